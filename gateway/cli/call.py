@@ -5,16 +5,14 @@ import asyncio
 import contextlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gateway import settings
-from gateway.settings import Secret, Settings, admin_token
-from gateway.simulate.softphone import Listen, Softphone, Speak, phone_line
+from gateway.settings import Settings, admin_token
+from gateway.simulate.softphone import phone_line
 from gateway.telephony.phone_numbers import e164
-
-DEFAULT_CALLER: Final = "+12025550199"
-"""From the range reserved for examples."""
 
 DESCRIPTION: Final = (
     "Phone a running gateway with this machine's microphone, or with WAV files that play after the agent's greeting. "
@@ -24,18 +22,11 @@ DESCRIPTION: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="the gateway's address (default: from .env)")
-    parser.add_argument("--caller", type=_number, default=DEFAULT_CALLER, metavar="NUMBER", help="the caller's number")
+    parser.add_argument("--caller", type=_number, default="+12025550199", metavar="NUMBER", help="the caller's number")
     parser.add_argument("--called", default="", metavar="NUMBER", help="the number to dial, or an agent's name")
-    parser.add_argument(
-        "--in",
-        dest="files",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a WAV file to say; may be repeated",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="save what was heard to a WAV file")
+    add = partial(parser.add_argument, type=Path, metavar="FILE")
+    add("--in", dest="files", action="append", default=[], help="a WAV file to say; may be repeated")
+    add("--out", help="save what was heard to a WAV file")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,41 +49,24 @@ def run(options: argparse.Namespace) -> int:
 
 async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes], heard: bytearray) -> None:
     from gateway.simulate.call_audio import open_audio_device
-
-    url = options.url or f"http://{_reachable(given.host)}:{given.port}"
-    with contextlib.ExitStack() as stack:
-        microphone = stack.enter_context(open_audio_device()) if not lines else None
-        async with phone_line(url, _token(given), caller=options.caller, called=options.called) as line:
-            print("connected; Ctrl-C hangs up", file=sys.stderr)
-            if microphone is not None:
-                await line.talk(microphone.speak, _both(microphone.listen, heard))
-            else:
-                await line.talk(*_prepared(line, lines, heard))
-    print("call ended", file=sys.stderr)
-
-
-def _prepared(line: Softphone, lines: list[bytes], heard: bytearray) -> tuple[Speak, Listen]:
     from gateway.simulate.synthetic_caller import ScriptedCaller
 
-    caller = ScriptedCaller(line, lines)
-    return caller.speak, _both(caller.listen, heard)
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(given.host, given.host)
+    url = options.url or f"http://{host}:{given.port}"
+    # GATEWAY_ADMIN_TOKEN, or the token of the gateway that uses this DATA_DIR.
+    token = given.gateway_admin_token or admin_token(given)
+    with contextlib.ExitStack() as stack:
+        microphone = stack.enter_context(open_audio_device()) if not lines else None
+        async with phone_line(url, token, caller=options.caller, called=options.called) as phone:
+            print("connected; Ctrl-C hangs up", file=sys.stderr)
+            caller = microphone or ScriptedCaller(phone, lines)
 
+            def listen(frame: bytes) -> None:
+                caller.listen(frame)
+                heard.extend(frame)
 
-def _both(listen: Listen, heard: bytearray) -> Listen:
-    def listen_and_keep(frame: bytes) -> None:
-        listen(frame)
-        heard.extend(frame)
-
-    return listen_and_keep
-
-
-def _token(given: Settings) -> Secret:
-    """GATEWAY_ADMIN_TOKEN, or the token of the gateway that uses this DATA_DIR."""
-    return given.gateway_admin_token or admin_token(given)
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+            await phone.talk(caller.speak, listen)
+    print("call ended", file=sys.stderr)
 
 
 def _number(text: str) -> str:

@@ -2,20 +2,27 @@
 
 import argparse
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import orjson
+from rich.console import RenderableType
+from rich.text import Text
 
 from gateway import settings
+from gateway.cli import terminal
 from gateway.cli.remote import Remote, add_url_option, parse_time
 from gateway.cli.sessions import query_history
+from gateway.cli.terminal import count, milliseconds, minute
+from gateway.history.calls_table import STAGES
 from gateway.history.queries import CallFilter
 
 DESCRIPTION: Final = (
     "Percentiles of each stage of an answer, measured from the end of the caller's speech. Reads DATA_DIR, or asks "
     "the gateway at --url."
 )
+
+_HEAD: Final = ("from end of speech to", "turns", "p50", "p90", "p99", "max", "median over time")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,14 +38,36 @@ def run(options: argparse.Namespace) -> int:
     before = parse_time(options.until).isoformat() if options.until else ""
     chosen = CallFilter(agent=options.agent, since=parse_time(options.since).isoformat(), before=before)
     if options.url:
-        query = {name: value for name, value in vars(chosen).items() if value}
-        figures = Remote.of(loaded, options.url).get("/v1/latency", **query)
+        figures = Remote.of(loaded, options.url).get("/v1/latency", **vars(chosen))
     else:
         figures = query_history(loaded, lambda history: history.latency(chosen))
-    if options.json:
-        print(orjson.dumps(figures).decode())
-    else:
-        from gateway.cli import sessions_text, terminal
-
-        terminal.show(sessions_text.latency(figures))
+    terminal.output(options.json, figures, as_rows(figures))
     return 0
+
+
+def as_rows(figures: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """A row per stage, with a sparkline of its median over time."""
+    title = f"{count(figures['turns'], 'turn')} in {count(figures['calls'], 'call')} since {minute(figures['since'])}"
+    if not figures["turns"]:
+        yield f"{title}: nothing measured"
+        return
+    stages = {stage: figures["stages"][stage] for stage in STAGES if figures["stages"][stage]["turns"]}
+    rows: list[Sequence[terminal.Cell]] = [
+        (
+            stage.replace("_", " "),
+            str(found["turns"]),
+            *(milliseconds(found[name]) for name in ("p50", "p90", "p99", "max")),
+            sparkline(found["course"]),
+        )
+        for stage, found in stages.items()
+    ]
+    yield title
+    yield ""
+    yield terminal.table(rows, head=_HEAD)
+
+
+def sparkline(values: Iterable[float | None]) -> Text:
+    """One bar per value, scaled to the largest; a blank where the value is None."""
+    given, bars = list(values), "▁▂▃▄▅▆▇█"
+    largest = max((value for value in given if value is not None), default=0.0) or 1.0
+    return Text("".join(" " if value is None else bars[min(7, max(0, int(value / largest * 8)))] for value in given))

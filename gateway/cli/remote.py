@@ -44,9 +44,10 @@ class Remote:
         return {"Authorization": f"Bearer {self.token.reveal()}"}
 
     def get(self, path: str, **query: str) -> Any:
-        """The JSON response. SettingsError says what the user can do about any other."""
+        """The JSON response. Empty parameters are left out. SettingsError says what the user can do."""
+        given = {name: value for name, value in query.items() if value}
         try:
-            answer = httpx.get(self.url + path, params=query, headers=self.headers, timeout=TIMEOUT)
+            answer = httpx.get(self.url + path, params=given, headers=self.headers, timeout=TIMEOUT)
         except httpx.HTTPError as error:
             raise self.unreachable(error) from None
         if answer.status_code == 401:

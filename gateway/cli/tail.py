@@ -5,27 +5,38 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import orjson
+from rich.text import Text
 
 from gateway import settings
+from gateway.cli import terminal
 from gateway.cli.remote import Remote, add_url_option, parse_time
+from gateway.cli.terminal import clock, count, duration, milliseconds, one_line, short_id
 from gateway.errors import SettingsError
 from gateway.telephony.phone_numbers import e164
 
-PATH: Final = "/v1/live"
 RETRY_SECONDS: Final = 0.5
 SILENCE_SECONDS: Final = 40.0
 """A healthy stream sends a heartbeat every 15 seconds."""
 
 DESCRIPTION: Final = "Follow calls as they happen: turns, latencies, memory, errors. Needs a running gateway."
 
+_CALLER_WIDTH: Final = 16
+"""The longest E.164 number with its plus sign."""
+_SLOW_SECONDS: Final = 1.5
+"""A pause that callers notice."""
 _SESSION: Final = re.compile(r"voice-session:\S+|[0-9a-f]{8}[0-9a-f-]*")
+
+
+Event = Mapping[str, Any]
+Described = tuple[str, str, str]
+"""What happened, in one word; the details; a rich style."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,14 +72,11 @@ def live_filter(text: str) -> dict[str, str]:
 
 
 async def _follow(reader: "LiveReader", *, as_json: bool) -> None:
-    if as_json:
-        async for event in reader.events():
-            print(orjson.dumps(event).decode(), flush=True)
-        return
-    from gateway.cli import tail_text, terminal
-
     async for event in reader.events():
-        terminal.show(tail_text.line(event), soft_wrap=True)
+        if as_json:
+            print(orjson.dumps(event).decode(), flush=True)
+        else:
+            terminal.show(event_line(event), soft_wrap=True)
 
 
 @dataclass
@@ -104,7 +112,7 @@ class LiveReader:
     async def _stream(self, http: httpx.AsyncClient) -> AsyncIterator[dict[str, Any] | None]:
         """One connection: None once it is open, then its events."""
         headers = {**self.remote.headers, **({"Last-Event-ID": self.cursor} if self.cursor else {})}
-        async with http.stream("GET", PATH, params=self.query, headers=headers) as answer:
+        async with http.stream("GET", "/v1/live", params=self.query, headers=headers) as answer:
             if answer.status_code == 401:
                 raise self.remote.token_rejected()
             if answer.status_code != 200:
@@ -123,3 +131,87 @@ class LiveReader:
 
 def _print_status(text: str) -> None:
     print(f"gateway: {text}", file=sys.stderr, flush=True)
+
+
+# Text for a person
+
+
+def event_line(event: Event) -> Text:
+    """Time, session, caller, event, details."""
+    describe = _DESCRIBE.get(event["event"])
+    what, details, style = describe(event) if describe else (one_line(event["event"]), "", "")
+    caller = one_line(event["caller"] or "withheld")[:_CALLER_WIDTH]
+    text = Text.assemble(
+        (f"{clock(event['at'])}  {short_id(event['session']):8}", "dim"),
+        f"  {caller:{_CALLER_WIDTH}}  ",
+        (what.ljust(9), style),
+        f"  {details}",
+    )
+    if (latency := event.get("latency")) is not None:
+        text.append(f"  {milliseconds(latency)}", "red" if latency > _SLOW_SECONDS else "dim")
+    text.rstrip()
+    return text
+
+
+def _turn(event: Event) -> Described:
+    speaker = event["speaker"]
+    return speaker, one_line(event.get("text", "")), "cyan" if speaker == "caller" else "green"
+
+
+def _memory(event: Event) -> Described:
+    found = f"{count(event['facts'], 'fact')}, {count(event['calls'], 'past call')}, access {event['tier']}"
+    took = "" if event["seconds"] is None else f", {milliseconds(event['seconds'])}"
+    outcome = "" if event["outcome"] == "loaded" else f" ({event['outcome']})"
+    return "memory", f"{found}{took}{outcome}", "magenta"
+
+
+def _interruption(event: Event) -> Described:
+    heard, unheard = one_line(event.get("heard", "")), one_line(event.get("unheard", ""))
+    return "barge-in", f"heard: {heard} — not heard: {unheard}", "yellow"
+
+
+def _function_finished(event: Event) -> Described:
+    result = "returned" if event["ok"] else "failed"
+    details = f"{one_line(event['function'])} {result} after {milliseconds(event['seconds'])}"
+    return "function", details, "blue" if event["ok"] else "red"
+
+
+def _step(event: Event) -> Described:
+    reason = f": {one_line(event['reason'])}" if event.get("reason") else ""
+    return "step", f"{event['step']} {event['state']}{reason}", "dim" if event["state"] == "done" else "yellow"
+
+
+def _summary(event: Event) -> Described:
+    by = one_line(event["by"])
+    return "summary", f"saved ({'no language model' if by == 'extractive' else by})", "green"
+
+
+def _finished(event: Event) -> Described:
+    problem = one_line(event["problem"])
+    return "finished", f"failed: {problem}" if problem else "", "red" if problem else "dim"
+
+
+_DESCRIBE: Final[Mapping[str, Callable[[Event], Described]]] = {
+    "dialling": lambda event: ("dialling", f"{event['carrier']}, agent {event['agent']}", "bold"),
+    "unanswered": lambda event: ("unanswered", one_line(event["reason"]), "yellow"),
+    "ringing": lambda event: ("ringing", f"{event['carrier']}, agent {event['agent']}", "bold"),
+    "refused": lambda event: ("refused", one_line(event["reason"]), "red"),
+    "answered": lambda event: ("answered", f"again, stream {event['attempt'] + 1}" if event["attempt"] else "", "bold"),
+    "memory": _memory,
+    "turn": _turn,
+    "interruption": _interruption,
+    "function_called": lambda event: ("function", f"{one_line(event['function'])} called", "blue"),
+    "function_finished": _function_finished,
+    "engine_lost": lambda event: ("engine", f"lost: {one_line(event['reason'])}", "yellow"),
+    "engine_back": lambda event: ("engine", "reconnected", "green"),
+    "media_lost": lambda event: ("media", one_line(event["reason"]), "yellow"),
+    "error": lambda event: ("error", f"{one_line(event['what'])}: {one_line(event['reason'])}", "red"),
+    "hangup": lambda event: (
+        "hangup",
+        f"{event['reason']}, {duration(event['seconds'])}, {count(event['turns'], 'turn')}",
+        "bold",
+    ),
+    "step": _step,
+    "summary": _summary,
+    "finished": _finished,
+}

@@ -66,7 +66,7 @@ def progress(step: str) -> Iterator[None]:
 
 def table(rows: Iterable[Sequence[Cell]], *, head: Sequence[str] = (), indent: int = 0) -> RenderableType:
     made = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
-    lines = [[_clean(cell) for cell in row] for row in rows]
+    lines = [[cell if isinstance(cell, Text) else line(cell) for cell in row] for row in rows]
     for index in range(len(lines[0]) if lines else len(head)):
         made.add_column(head[index] if head else "", overflow="fold")
     for cells in lines:
@@ -81,10 +81,6 @@ def line(text: str, style: str = "") -> Text:
 def one_line(text: str) -> str:
     """Text from a call without line breaks and control characters."""
     return _CONTROL.sub(" ", text).strip()
-
-
-def _clean(cell: Cell) -> Text:
-    return cell if isinstance(cell, Text) else line(cell)
 
 
 # Figures

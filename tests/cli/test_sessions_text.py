@@ -1,6 +1,6 @@
 """Calls as text: what a caller can choose does not steer the terminal."""
 
-from gateway.cli.sessions_text import ALL_DONE, call_details, call_list, latency, sparkline
+from gateway.cli.sessions import ALL_DONE, call_details, call_list
 from gateway.cli.terminal import as_text
 
 HOSTILE = "\x1b[2Jcaller\r\n\u202e"
@@ -52,19 +52,3 @@ def test_failed_job_is_listed_below_its_call() -> None:
 def test_finished_calls_say_so() -> None:
     assert as_text(*call_list([{**CALL, "ending": "done"}])).splitlines()[-1] == ALL_DONE
     assert as_text(*call_list([])) == f"{ALL_DONE}\n"
-
-
-def test_latency_has_a_row_per_stage() -> None:
-    found = {"turns": 4, "p50": 0.55, "p90": 0.9, "p99": 1.2, "max": 1.2, "course": [0.5, None, 1.0]}
-    nothing = {"turns": 0}
-    stages = {"transcript": nothing, "llm_request": nothing, "first_token": nothing, "first_audio": nothing}
-    figures = {"turns": 4, "calls": 1, "since": CALL["started_at"], "stages": {**stages, "first_frame": found}}
-    lines = as_text(latency(figures)).splitlines()
-    assert lines[0].startswith("4 turns in 1 call since 2026-02-0")
-    assert lines[2].split("  ")[0] == "from end of speech to"
-    assert lines[3].split() == ["first", "frame", "4", "550", "ms", "900", "ms", "1200", "ms", "1200", "ms", "▅", "█"]
-
-
-def test_sparkline_scales_to_the_largest() -> None:
-    assert sparkline([0.1, None, 0.8]).plain == "▂ █"
-    assert sparkline([]).plain == ""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.tail_text import line
+from gateway.cli.tail import event_line
 from gateway.history.live_events import EVENTS
 from tests.stage import CALLER
 
@@ -47,7 +47,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("kind", EVENTS)
 def test_every_event_is_one_line(kind: str) -> None:
-    text = line({"event": kind, "at": AT, **ABOUT, **FIELDS[kind]}).plain
+    text = event_line({"event": kind, "at": AT, **ABOUT, **FIELDS[kind]}).plain
     assert "\n" not in text
     assert f"  3f2a91c0  {CALLER}  " in text
     assert SHOWN.get(kind, "") in text
@@ -56,15 +56,15 @@ def test_every_event_is_one_line(kind: str) -> None:
 def test_lines_are_aligned() -> None:
     """Whatever country a number is of, and without one."""
     callers = [CALLER, "+4915112345678", "+123456789012345", ""]
-    texts = [line({"event": "engine_back", "at": AT, **ABOUT, "caller": caller}).plain for caller in callers]
+    texts = [event_line({"event": "engine_back", "at": AT, **ABOUT, "caller": caller}).plain for caller in callers]
     assert len({text.index("engine") for text in texts}) == 1
 
 
 def test_hostile_words_do_not_steer_the_terminal() -> None:
     said = {"event": "turn", "at": AT, **ABOUT, "speaker": "caller", "text": "a\x1b[2Jb\nc\u202ed"}
-    assert line(said).plain.endswith("a [2Jb c d")
+    assert event_line(said).plain.endswith("a [2Jb c d")
 
 
 def test_colours_are_for_people() -> None:
     told = {"event": "hangup", "at": AT, **ABOUT, **FIELDS["hangup"]}
-    assert [str(span.style) for span in line(told).spans] == ["dim", "bold"]
+    assert [str(span.style) for span in event_line(told).spans] == ["dim", "bold"]
