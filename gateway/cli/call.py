@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway import settings
+from gateway.cli.remote import local_url
 from gateway.settings import Settings, admin_token
 from gateway.simulate.softphone import phone_line
 from gateway.telephony.phone_numbers import e164
@@ -51,8 +52,7 @@ async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes]
     from gateway.simulate.call_audio import open_audio_device
     from gateway.simulate.synthetic_caller import ScriptedCaller
 
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(given.host, given.host)
-    url = options.url or f"http://{host}:{given.port}"
+    url = options.url or local_url(given.host, given.port)
     # GATEWAY_ADMIN_TOKEN, or the token of the gateway that uses this DATA_DIR.
     token = given.gateway_admin_token or admin_token(given)
     with contextlib.ExitStack() as stack:

@@ -22,6 +22,12 @@ def add_url_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default="", help="a gateway elsewhere; GATEWAY_ADMIN_TOKEN holds its token")
 
 
+def local_url(host: str, port: int) -> str:
+    """Where this machine reaches a gateway that listens on `host`."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}"
+
+
 @dataclass(frozen=True)
 class Remote:
     url: str
@@ -30,8 +36,7 @@ class Remote:
     @classmethod
     def of(cls, settings: Settings, url: str = "") -> "Remote":
         """The gateway at `url`, or the one that these settings configure."""
-        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-        address = url or f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+        address = url or local_url(settings.host, settings.port)
         if not is_url(address, ("http", "https")):
             raise SettingsError(f"--url is {address!r}; write it like https://voice.example.com")
         token = settings.gateway_admin_token or (None if url else kept_token(settings))

@@ -6,11 +6,12 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from gateway import logs, settings
+from gateway.cli.terminal import count
 from gateway.errors import SettingsError
 from gateway.replay.compare import Difference, compare, compare_stored
 from gateway.replay.harness import CallerAudio, RunningGateway, replay_harness
@@ -35,8 +36,15 @@ class Report:
     differences: tuple[Difference, ...] = ()
     heard: CallerAudio | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"equal": not self.differences}
+    def __str__(self) -> str:
+        call = f"{self.file}: {self.call_seconds:.1f} s call"
+        if self.heard is not None:
+            return f"{call} played; received {self.heard.seconds:.1f} s of audio and {self.heard.clears} clears"
+        if not self.differences:
+            return f"{call}, as recorded"
+        found = len(self.differences)
+        more = [f"and {found - SHOWN} more"] if found > SHOWN else []
+        return "\n".join([f"{call}, {count(found, 'difference')}", *map(str, self.differences[:SHOWN]), *more])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,9 +84,10 @@ def run(options: argparse.Namespace) -> int:
     for recording in recordings:
         reports.append(asyncio.run(_replayed(recording, running, options)))
         if not options.json:
-            print(_as_text(reports[-1]))
+            print(reports[-1])
     if options.json:
-        print(orjson.dumps([report.as_json() for report in reports], option=orjson.OPT_INDENT_2).decode())
+        content = [{**asdict(report), "equal": not report.differences} for report in reports]
+        print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())
     return 1 if any(report.differences for report in reports) else 0
 
 
@@ -112,18 +121,3 @@ def _running(url: str) -> RunningGateway:
             "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN to those of the running gateway; they sign requests"
         )
     return RunningGateway(GatewayAddress(url, loaded.public_url), loaded.twilio_account_sid, loaded.twilio_auth_token)
-
-
-def _as_text(report: Report) -> str:
-    call = f"{report.call_seconds:.1f} s call"
-    if report.heard is not None:
-        heard = report.heard
-        return f"{report.file}: {call} played; received {heard.seconds:.1f} s of audio and {heard.clears} clears"
-    if not report.differences:
-        return f"{report.file}: {call}, as recorded"
-    count = len(report.differences)
-    lines = [f"{report.file}: {call}, {count} difference{'s' if count > 1 else ''}"]
-    lines += [str(difference) for difference in report.differences[:SHOWN]]
-    if count > SHOWN:
-        lines.append(f"and {count - SHOWN} more")
-    return "\n".join(lines)

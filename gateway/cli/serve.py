@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import uvicorn
@@ -19,18 +19,18 @@ import uvicorn
 from gateway import extras, logs, metrics, settings
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
+from gateway.cli.remote import local_url
 from gateway.cluster import supervisor
 from gateway.engines.interface import SET_UP_ENGINE
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.stores import open_stores
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.settings import Secret, Settings, admin_token
+from gateway.settings import Settings, admin_token
 from gateway.websocket import picows, portable
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortablePortMux, PortMux
 
-SWITCH_SECONDS: Final = 0.0005
 ANSWER_SECONDS: Final = 5
 """How long open requests may take once the server stops. An incomplete request must not block shutdown."""
 KEEP_ALIVE_SECONDS: Final = 75
@@ -46,13 +46,6 @@ DESCRIPTION: Final = "Answer calls until stopped. SIGTERM lets live calls finish
 _SOCKETS: Final[dict[str, tuple[Connector, type[PortMux]]]] = {
     "picows": (picows.connect, PortMux),
     "websockets": (portable.connect, PortablePortMux),
-}
-_COMMON: Final[dict[str, Any]] = {
-    "loop": "uvloop",
-    "log_config": None,
-    "access_log": False,
-    "timeout_keep_alive": KEEP_ALIVE_SECONDS,
-    "timeout_graceful_shutdown": ANSWER_SECONDS,
 }
 
 _log = logging.getLogger(__name__)
@@ -78,14 +71,14 @@ def run(options: argparse.Namespace) -> int:
     loaded = settings.load({**os.environ, **given}, Path.cwd())
     # Tool functions and pages share the interpreter with the audio. With Python's default of 5 ms, a busy thread delays
     # frames by up to 16 ms.
-    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.setswitchinterval(0.0005)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     is_worker = options.fd is not None
     config = _server_config(loaded, options.sockets, is_worker, options.private_redis)
     server = DrainingServer(config, drain_seconds=loaded.drain_seconds, is_worker=is_worker)
     # Before it announces itself: a Ctrl-C during these would be lost.
-    server.config.load()
-    server.config.get_loop_factory()
+    config.load()
+    config.get_loop_factory()
     _freeze_garbage_collector()
     if is_worker:
         return _serve(server, socket.socket(fileno=options.fd))
@@ -152,10 +145,17 @@ class DrainingServer(uvicorn.Server):
 
 
 def _server_config(loaded: Settings, sockets: str, is_worker: bool, private_redis: str) -> uvicorn.Config:
-    """uvicorn handles signals, shutdown order and HTTP; PortMux takes media sockets out before HTTP."""
     connect, http = _SOCKETS[sockets]
-    app = create_app(loaded, connect=connect, is_worker=is_worker, private_redis=private_redis)
-    return uvicorn.Config(app, http=http, ws="none", **_COMMON)
+    return uvicorn.Config(
+        create_app(loaded, connect=connect, is_worker=is_worker, private_redis=private_redis),
+        http=http,  # takes media sockets out before uvicorn's HTTP
+        ws="none",
+        loop="uvloop",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=ANSWER_SECONDS,
+    )
 
 
 async def _check_store(loaded: Settings) -> None:
@@ -190,21 +190,15 @@ def _listen(loaded: Settings) -> socket.socket:
         raise SettingsError(f"can't listen on {where}: {error.strerror}; set HOST and PORT to a free address") from None
 
 
-def _show_login(host: str, port: int, token: Secret) -> None:
-    """Print the login link on a terminal. A log may have other readers, so it never contains the token."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    login = f"http://{name}:{port}/login"
-    if sys.stderr.isatty():
-        print(f"dashboard: {login}?token={quote(token.reveal())}", file=sys.stderr)
-    else:
-        _log.info("dashboard", extra={"url": login, "token": "in GATEWAY_ADMIN_TOKEN, or DATA_DIR/admin-token"})
-
-
 def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     host, port = listener.getsockname()[:2]
     several = {"workers": count} if count > 1 else {}
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
-    _show_login(host, port, admin_token(loaded))
+    token, login = admin_token(loaded), f"{local_url(host, port)}/login"
+    if sys.stderr.isatty():  # a log may have other readers, so it never contains the token
+        print(f"dashboard: {login}?token={quote(token.reveal())}", file=sys.stderr)
+    else:
+        _log.info("dashboard", extra={"url": login, "token": "in GATEWAY_ADMIN_TOKEN, or DATA_DIR/admin-token"})
     if loaded.engine == "local" and not extras.is_installed("local"):
         _log.warning("no voice engine, every call will be refused", extra={"to_do": SET_UP_ENGINE})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
