@@ -78,7 +78,7 @@ from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.login import LoginGuard
-from gateway.web.mcp import create_mcp
+from gateway.web.mcp import McpEndpoint
 from gateway.web.media import CODECS, MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
 from gateway.web.request import PublicUrl
@@ -498,7 +498,7 @@ async def routes(
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)
     notes = CallerNotes(visible, services.eraser.erase_caller)
-    mcp = create_mcp(PersonaStore(resources.store), notes, token, pins=PinnedTopicStore(resources.store))
+    mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), token)
     own_store_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
 
     async def metrics_text() -> str:

@@ -18,7 +18,7 @@ from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.settings import Secret
 from gateway.simulate.gateway_under_test import serve_on_loopback
-from gateway.web.mcp import create_mcp
+from gateway.web.mcp import McpEndpoint
 from tests.stage import PATIENCE, patient_client
 
 TOKEN = "admin-token"
@@ -63,7 +63,8 @@ async def store(ground):
 @pytest.fixture
 async def url(store):
     moments = (START + timedelta(days=day) for day in range(100))
-    door = create_mcp(PersonaStore(store, now=lambda: next(moments)), NoteMemory(store), Secret(TOKEN))
+    personas_then = PersonaStore(store, now=lambda: next(moments))
+    door = McpEndpoint(personas_then, NoteMemory(store), PinnedTopicStore(store), Secret(TOKEN))
     async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
@@ -122,7 +123,7 @@ async def test_stranger_learns_nothing(url, method):
 
 
 async def test_no_token_opens_to_nobody(store):
-    door = create_mcp(PersonaStore(store), None, Secret(""))
+    door = McpEndpoint(PersonaStore(store), NoteMemory(store), PinnedTopicStore(store), Secret(""))
     transport = httpx.ASGITransport(Starlette(routes=door.routes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         response = await http.post("/mcp", json=LIST_TOOLS, headers={"X-API-Key": "", "Authorization": "Bearer "})
@@ -162,7 +163,8 @@ async def test_tools_are_listed_and_called(url, mode):
     """Clients of the old protocol, which opens with a handshake, and of the one of 2026."""
     async with connected(url, mode) as client:
         tools = (await client.list_tools()).tools
-        assert [tool.name for tool in tools] == ["persona", "memory_search", "memory_remember", "memory_forget"]
+        names = "persona memory_search memory_remember memory_forget memory_pins memory_pin memory_unpin"
+        assert [tool.name for tool in tools] == names.split()
         assert all(tool.description and tool.input_schema["type"] == "object" for tool in tools)
         assert await call(client, "persona", action="list") == {"personas": []}
 
@@ -179,11 +181,10 @@ async def test_clients_do_not_disturb_each_other(url):
     assert [answer["personas"] for answer in answers] == [[name] for name in "aabbccdd"]
 
 
-async def test_without_memory_there_are_personas(store):
-    door = create_mcp(PersonaStore(store), None, Secret(TOKEN))
-    async with serve_on_loopback(Starlette(routes=door.routes())) as address, connected(f"{address}/mcp") as client:
-        assert [tool.name for tool in (await client.list_tools()).tools] == ["persona"]
-        assert await refusal(client, "memory_search", query="x") == "unknown tool; the tools are persona"
+async def test_unknown_tool_is_refused_with_the_names_of_all(url):
+    async with connected(url) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert await refusal(client, "recall", query="x") == f"unknown tool; the tools are {', '.join(names)}"
 
 
 async def test_broken_store_is_told_in_a_sentence(store, url):
@@ -420,7 +421,7 @@ def pins(store):
 
 @pytest.fixture
 async def pin_url(store, pins):
-    door = create_mcp(PersonaStore(store), NoteMemory(store), Secret(TOKEN), pins=pins)
+    door = McpEndpoint(PersonaStore(store), NoteMemory(store), pins, Secret(TOKEN))
     async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
