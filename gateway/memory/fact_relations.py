@@ -8,7 +8,7 @@ time only. Two claims about the same thing with different values exclude each ot
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -29,47 +29,33 @@ _LEAST_STEM: Final = 4
 _PHONE_DIGITS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
 class _Vocabulary:
     """The words of all languages."""
 
-    attributes: tuple[tuple[str, re.Pattern[str]], ...]
-    fillers: frozenset[str]
-    synonyms: Mapping[str, str]
-    choices: Mapping[str, str]
-    """The category of each word that excludes the others of its category."""
-    several: frozenset[str]
-    """What a caller can have several of: a second value does not replace the first."""
-    people: frozenset[str]
-    negative: re.Pattern[str]
-    temporary: re.Pattern[str]
-    comparison: re.Pattern[str]
+    def __init__(self) -> None:
+        tables: list[dict[str, Any]] = [(load_language(language) or {})["claims"] for language in LANGUAGES]
+
+        def words(name: str) -> Iterator[str]:
+            return (word for table in tables for word in table[name].split())
+
+        def groups(name: str) -> Iterator[tuple[str, str]]:
+            return ((word, group) for table in tables for group, words in table[name].items() for word in words.split())
+
+        def any_of(name: str) -> re.Pattern[str]:
+            return re.compile(rf"\b(?:{'|'.join(table[name] for table in tables)})\b")
+
+        self.attributes = [(name, re.compile(rule)) for table in tables for name, rule in table["attributes"]]
+        self.fillers = frozenset(words("fillers"))
+        self.synonyms = dict(groups("synonyms"))
+        self.choices = {_stem(word): category for word, category in groups("choices")}
+        """The category of each word that excludes the others of its category."""
+        self.several = frozenset(map(_stem, words("several")))
+        """What a caller can have several of: a second value does not replace the first."""
+        self.people = frozenset(map(_stem, words("people")))
+        self.negative, self.temporary, self.comparison = map(any_of, ("negative", "temporary", "comparison"))
 
 
-@lru_cache(maxsize=1)
-def _vocabulary() -> _Vocabulary:
-    tables: list[dict[str, Any]] = [(load_language(language) or {})["claims"] for language in LANGUAGES]
-
-    def words(name: str) -> Iterator[str]:
-        return (word for table in tables for word in table[name].split())
-
-    def groups(name: str) -> Iterator[tuple[str, str]]:
-        return ((word, group) for table in tables for group, words in table[name].items() for word in words.split())
-
-    def any_of(name: str) -> re.Pattern[str]:
-        return re.compile(rf"\b(?:{'|'.join(table[name] for table in tables)})\b")
-
-    return _Vocabulary(
-        attributes=tuple((name, re.compile(rule)) for table in tables for name, rule in table["attributes"]),
-        fillers=frozenset(words("fillers")),
-        synonyms=dict(groups("synonyms")),
-        choices={_stem(word): category for word, category in groups("choices")},
-        several=frozenset(map(_stem, words("several"))),
-        people=frozenset(map(_stem, words("people"))),
-        negative=any_of("negative"),
-        temporary=any_of("temporary"),
-        comparison=any_of("comparison"),
-    )
+_vocabulary: Final = lru_cache(maxsize=1)(_Vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
