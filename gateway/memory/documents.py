@@ -1,11 +1,11 @@
-"""Documents, the interface of a store that keeps them, and the table that ours are in."""
+"""Documents, and the table that they are in."""
 
 import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -65,29 +65,6 @@ class Hit:
     document: Document
     snippet: str
     score: float
-
-
-class DocumentStore(Protocol):
-    """Keeps documents. All methods raise StoreUnavailable; those that take an id raise DocumentNotFound."""
-
-    async def create(self, new: NewDocument) -> Document:
-        """Store a new document, or return the one that has the same `source_id`."""
-
-    async def get(self, document_id: str) -> Document: ...
-
-    async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
-        """Replace the content, and the title if one is given. The tags stay."""
-
-    async def append(self, document_id: str, content: str) -> Document:
-        """Add `content` at the end, on a new line."""
-
-    async def delete(self, document_id: str) -> None: ...
-
-    async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        """The documents nearest to `text` among those with every one of `tags`, best first."""
-
-    async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
-        """The last documents with every one of `tags`, newest first."""
 
 
 def parse_tags(value: object) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 class PostgresStore(MemoryStore):
     """
-    A DocumentStore in a PostgreSQL database. The first node creates the tables.
+    A MemoryStore in a PostgreSQL database. The first node creates the tables.
 
     It connects for the first work, and again when a connection is lost. While the server is away every method raises
     StoreUnavailable.

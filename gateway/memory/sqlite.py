@@ -75,7 +75,7 @@ _WITH_VECTORS: Final = "JOIN documents d ON d.key = w.key LEFT JOIN document_vec
 
 class SqliteStore(MemoryStore):
     """
-    A DocumentStore in one file; made by `open`. All SQL runs on two threads that the store owns, each with its own
+    A MemoryStore in one file; made by `open`. All SQL runs on two threads that the store owns, each with its own
     connection: one for queries that wait for the model, one for everything else.
 
     A document is on disk when `create` returns: a killed process loses nothing. A power failure can undo the last

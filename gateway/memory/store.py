@@ -43,7 +43,11 @@ class StoreOptions(TypedDict, total=False):
 
 
 class MemoryStore(ABC):
-    """A DocumentStore in a database that other tables share; `close` it, which closes the embedder too."""
+    """
+    Documents in a database that other tables share; `close` it, which closes the embedder too.
+
+    All methods raise StoreUnavailable; those that take an id raise DocumentNotFound.
+    """
 
     def __init__(
         self,
@@ -121,6 +125,7 @@ class MemoryStore(ABC):
     # Documents
 
     async def create(self, new: NewDocument) -> Document:
+        """Store a new document, or return the one that has the same `source_id`."""
         moment = self._now()
         return await self.run(lambda connection: documents.create_document(connection, new, moment))
 
@@ -128,9 +133,11 @@ class MemoryStore(ABC):
         return await self.look(lambda connection: documents.get_document(connection, document_id))
 
     async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
+        """Replace the content, and the title if one is given. The tags stay."""
         return await self._edit(document_id, lambda old: content, title)
 
     async def append(self, document_id: str, content: str) -> Document:
+        """Add `content` at the end, on a new line."""
         return await self._edit(document_id, lambda old: f"{old}\n{content}", None)
 
     async def _edit(self, document_id: str, edit: Callable[[str], str], title: str | None) -> Document:
@@ -170,6 +177,7 @@ class MemoryStore(ABC):
         return await self.ask(work)
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
+        """The last documents with every one of `tags`, newest first."""
         return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))
 
     async def by_source_ids(self, source_ids: Iterable[str]) -> list[Document]:
@@ -185,6 +193,7 @@ class MemoryStore(ABC):
     # Search
 
     async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
+        """The documents nearest to `text` among those with every one of `tags`, best first."""
         every = tuple(tags)
         return await self.ask(lambda connection: self._query(connection, text, limit, every))
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument
+from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
@@ -24,7 +24,7 @@ _MORE: Final = 20  # extra results, to replace hidden ones
 
 
 class VisibleDocuments:
-    """A DocumentStore over another, which was opened with the schema of the memory log."""
+    """A view of a store, which was opened with the schema of the memory log."""
 
     def __init__(
         self, store: MemoryStore, retention: Retention, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -61,9 +61,6 @@ class VisibleDocuments:
     async def append(self, document_id: str, content: str) -> Document:
         return await self._store.append(document_id, content)
 
-    async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
-        return await self._store.newest(tags=tags, limit=limit)
-
     def _is_visible(self, document: Document, now: datetime) -> bool:
         agent = next((tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:")), "")
         return self._retention.is_current(document, agent, now)
@@ -72,7 +69,7 @@ class VisibleDocuments:
 class CallerNotes:
     """The memory of callers, for text agents, and their notes in it. An empty caller or agent stands for all."""
 
-    def __init__(self, store: DocumentStore, forget: Callable[[str, str], Awaitable[int]]) -> None:
+    def __init__(self, store: VisibleDocuments, forget: Callable[[str, str], Awaitable[int]]) -> None:
         self._store = store
         self._forget = forget
 
@@ -90,7 +87,7 @@ class CallerNotes:
         return await self._forget(agent, caller)
 
 
-async def newest_notes(store: DocumentStore, agent: str, caller: str, limit: int) -> list[Fact]:
+async def newest_notes(store: MemoryStore, agent: str, caller: str, limit: int) -> list[Fact]:
     """The last notes for an agent about a caller, as facts for the prompt: at most 300 characters of each."""
     notes = await store.newest(tags=(_NOTE_TAG, *_tags(caller, agent)), limit=limit)
     texts = [textwrap.shorten(note.content, 300, placeholder="…") for note in notes]

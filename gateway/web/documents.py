@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument, parse_tags, parse_time, wire_time
+from gateway.memory.documents import Document, Hit, NewDocument, parse_tags, parse_time, wire_time
+from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Secret
 from gateway.web.request import Handler, json_endpoint, read_body
 
@@ -24,7 +25,7 @@ _MAX_RESULTS: Final = 100
 _MAX_TAGS: Final = 100
 
 
-def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
+def routes(store: VisibleDocuments, keys: Sequence[Secret]) -> list[Route]:
     """The routes of the store. Any of `keys` gives access; without keys every request is rejected."""
     documents = _Documents(store)
     handlers: list[tuple[str, str, Handler]] = [
@@ -39,7 +40,7 @@ def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
 
 
 class _Documents:
-    def __init__(self, store: DocumentStore) -> None:
+    def __init__(self, store: VisibleDocuments) -> None:
         self._store = store
 
     async def create(self, request: Request) -> Response:
