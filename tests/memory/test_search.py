@@ -97,6 +97,7 @@ async def test_summary_is_found_by_the_facts_of_its_call(store):
 async def test_call_of_the_day_comes_first(store):
     for day in (5, 8, 20):
         await keep(store, "They spoke of the kettle.", created_at=datetime(2023, 5, day, tzinfo=UTC))
+    await embedded(store)
     hits = await store.query("What about the kettle on May 8, 2023?", limit=3, tags=ANA)
     assert [hit.document.created_at.day for hit in hits] == [8, 5, 20]
 
@@ -106,6 +107,7 @@ async def test_newer_of_equal_matches_comes_first(store):
         await keep(store, KETTLE, created_at=datetime(2026, 1, day, tzinfo=UTC))
     await keep(store, KETTLE, created_at=datetime(2025, 9, 1, tzinfo=UTC), metadata={"last_said_at": "2026-01-20"})
     await keep(store, KETTLE, created_at=datetime(2025, 1, 1, tzinfo=UTC), metadata={"last_said_at": "whenever"})
+    await embedded(store)
     hits = await store.query("kettle", limit=5, tags=ANA)
     assert [hit.document.created_at.strftime("%m-%d") for hit in hits] == ["09-01", "01-03", "01-02", "01-01", "01-01"]
 
@@ -131,6 +133,7 @@ async def test_older_document_is_related_less(store):
     old, new = [
         (await keep(store, "Her kettle is blue.", created_at=NOW - timedelta(days=days)))[0] for days in (30, 0)
     ]
+    await embedded(store)
     weights = await store.related((), "kettle", tags=ANA)
     assert weights[new.id] == pytest.approx(2 * weights[old.id])
 
