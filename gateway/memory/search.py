@@ -97,11 +97,14 @@ class _Member:
 
 
 class SearchScope:
-    """Some documents, in the order they were stored; those with all of `tags`, if they come from a cache."""
+    """Documents with all of `tags`, in the order they were stored: every one, or the candidates of a query."""
 
-    def __init__(self, rows: Iterable[MemberRow], tags: tuple[str, ...], half_life_days: int) -> None:
+    def __init__(
+        self, rows: Iterable[MemberRow], tags: tuple[str, ...], half_life_days: int, *, is_whole: bool = True
+    ) -> None:
         read = map(_Member.read, rows)
         self.tags = tags
+        self._is_whole = is_whole
         self.members = sorted(
             (member for member in read if member.tags.issuperset(tags)), key=lambda member: member.key
         )
@@ -121,7 +124,8 @@ class SearchScope:
     def space(self) -> "VectorSpace":
         from gateway.memory.embeddings.vectors import VectorSpace  # numpy takes a while to import
 
-        return VectorSpace([member.vectors for member in self.members if member.vectors])
+        vectors = [member.vectors for member in self.members if member.vectors]
+        return VectorSpace(vectors, have_common=self._is_whole)
 
     def ranked(self, words: "WordMatches", question: Question, tags: Iterable[str]) -> list[Match]:
         """The documents with all of `tags`, best first; among equals the newest."""
@@ -244,11 +248,11 @@ def search_all(
     words = WordMatches({}, (), weights)
     near = None if question.reading is None else question.reading.pooled(words.weigh)
     rows = list(index.candidates(connection, tags, question.words, near))
-    scope = SearchScope((row for _, row in rows), tags, half_life_days)
+    scope = SearchScope((row for _, row in rows), tags, half_life_days, is_whole=False)
     scores = {row[1]: score for score, row in rows if score}
     best = max(scores.values(), default=1)
     covered = {key: score / best for key, score in scores.items()}
-    return scope.ranked(WordMatches(covered, covered, weights), question, tags)
+    return [match for match in scope.ranked(WordMatches(covered, covered, weights), question, tags) if match.found]
 
 
 # Parts of a text

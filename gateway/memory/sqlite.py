@@ -23,7 +23,7 @@ from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.store import MemoryStore, StoreOptions
 
 if TYPE_CHECKING:
-    from gateway.memory.embeddings.vectors import Vectors
+    from gateway.memory.embeddings.vectors import SignIndex, Vectors
 
 T = TypeVar("T")
 
@@ -63,12 +63,25 @@ _SCHEMA: Final = (
         DELETE FROM document_vectors WHERE key = new.key;
         INSERT OR IGNORE INTO unembedded_documents VALUES (new.key);
     END""",
+    # For searches of the whole store. Numbers are never reused: the highest one shows what a reader has not seen.
+    """CREATE TABLE IF NOT EXISTS vector_signs (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        key INTEGER NOT NULL,
+        signs BLOB NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS vector_signs_by_key ON vector_signs (key)",
+    """CREATE TRIGGER IF NOT EXISTS vector_signs_deleted AFTER DELETE ON document_vectors BEGIN
+        DELETE FROM vector_signs WHERE key = old.key;
+    END""",
     """CREATE TRIGGER IF NOT EXISTS vectors_deleted AFTER DELETE ON documents BEGIN
         DELETE FROM document_vectors WHERE key = old.key;
         DELETE FROM unembedded_documents WHERE key = old.key;
     END""",
 )
 
+_GIVEN_KEYS: Final = "(SELECT value AS key FROM json_each(?)) w"
+_MOST_NEAR: Final = 400  # vectors: with so few, the ten nearest ones are nearly always among them
+_OF_OTHERS: Final = 10  # times as many are looked at if only some documents are wanted
+_POSITIVE: Final = b"1" * 128 + b"0" * 128
 _MEMBER: Final = "d.tags, d.key, d.id, length(d.content), d.metadata, d.created_at, v.vectors"
 _WITH_VECTORS: Final = "JOIN documents d ON d.key = w.key LEFT JOIN document_vectors v ON v.key = d.key AND v.model = ?"
 
@@ -185,7 +198,11 @@ def _connect(path: Path, schema: Schema) -> sqlite3.Connection:
 
 
 class SqliteIndex:
-    """An Index in SQLite. Stateless."""
+    """An Index in SQLite. Searches of the whole store keep the signs of all vectors in memory: 48 bytes each."""
+
+    def __init__(self) -> None:
+        self._signs: SignIndex | None = None
+        self._read_signs = 0
 
     # Search
 
@@ -212,17 +229,36 @@ class SqliteIndex:
     def candidates(
         self, connection: Connection, tags: tuple[str, ...], words: Sequence[str], near: "Vectors | None"
     ) -> Iterable[tuple[float, MemberRow]]:
-        """By words alone: a search by vector would have to read every vector of the store."""
-        if not words:
-            return []
         match = _word_match(*words)
         rows = connection.execute(
-            f"""SELECT w.score, {_MEMBER} FROM (
-                    SELECT rowid AS key, -bm25(document_words, 1, 1, 0) AS score FROM document_words
-                    WHERE document_words MATCH ? ORDER BY score DESC LIMIT {MOST_CANDIDATES}) w {_WITH_VECTORS}""",
-            (f"{_scope_match(*tags)} AND {match}" if tags else match, MODEL),
+            f"""SELECT rowid, -bm25(document_words, 1, 1, 0) AS score FROM document_words
+                WHERE document_words MATCH ? ORDER BY score DESC LIMIT {MOST_CANDIDATES}""",
+            (f"{_scope_match(*tags)} AND {match}" if tags else match,),
         )
-        return ((score, row) for score, *row in rows)
+        scores = dict.fromkeys(self._nearest(connection, tags, near), 0.0) | dict(rows)
+        found = connection.execute(f"SELECT {_MEMBER} FROM {_GIVEN_KEYS} {_WITH_VECTORS}", (_json(scores), MODEL))
+        return [(scores[row[1]], row) for row in found]
+
+    def _nearest(self, connection: Connection, tags: tuple[str, ...], near: "Vectors | None") -> list[int]:
+        """The documents whose vectors have the most signs in common with `near`: enough to compare a few exactly."""
+        if near is None:
+            return []
+        if self._signs is None:
+            from gateway.memory.embeddings.vectors import SignIndex  # numpy takes a while to import
+
+            self._signs = SignIndex()
+        new = connection.execute(
+            "SELECT number, key, signs FROM vector_signs WHERE number > ? ORDER BY number", (self._read_signs,)
+        ).fetchall()
+        if new:
+            self._signs.add([(key, signs) for _, key, signs in new])
+            self._read_signs = new[-1][0]
+        nearest = self._signs.nearest(_signs(near.astype("<f4").tobytes()), _MOST_NEAR * (_OF_OTHERS if tags else 1))
+        if tags:
+            statement = f"SELECT d.key, d.tags FROM {_GIVEN_KEYS} JOIN documents d ON d.key = w.key"
+            own = {key for key, own_tags in connection.execute(statement, (_json(nearest),)) if carries(own_tags, tags)}
+            nearest = [key for key in nearest if key in own]
+        return nearest[:_MOST_NEAR]
 
     def newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[int]:
         if self.state(connection, tags) is not None:
@@ -245,18 +281,21 @@ class SqliteIndex:
         return connection.execute("SELECT 1 FROM document_vectors LIMIT 1").fetchone() is not None
 
     def renew_vectors(self, connection: Connection) -> None:
-        """Only the oldest row is checked: it is renewed last."""
+        """Only the oldest row is checked: it is renewed last. A store of an older version has no signs yet."""
         oldest = connection.execute("SELECT model FROM document_vectors ORDER BY key LIMIT 1").fetchone()
         if oldest and oldest != (MODEL,):
             connection.execute(
                 "INSERT OR IGNORE INTO unembedded_documents SELECT key FROM document_vectors WHERE model <> ?", (MODEL,)
             )
+        if not connection.execute("SELECT 1 FROM vector_signs LIMIT 1").fetchone():
+            rows = connection.execute("SELECT key, vectors FROM document_vectors")
+            _keep_signs(connection, rows)
 
     def missing_vectors(self, connection: Connection, wanted: Sequence[int], limit: int) -> list[Unembedded]:
         statement = "SELECT d.key, d.content FROM unembedded_documents u JOIN documents d ON d.key = u.key"
         rows = connection.execute(
             f"{statement} WHERE u.key IN (SELECT value FROM json_each(?)) LIMIT ?",
-            (orjson.dumps(wanted).decode(), limit),
+            (_json(wanted), limit),
         ).fetchall()
         return rows or connection.execute(f"{statement} ORDER BY u.key DESC LIMIT ?", (limit,)).fetchall()
 
@@ -265,6 +304,23 @@ class SqliteIndex:
         for (key, content), vectors in made:
             if connection.execute(keep, (MODEL, vectors, key, content)).rowcount:
                 connection.execute("DELETE FROM unembedded_documents WHERE key = ?", (key,))
+                connection.execute("DELETE FROM vector_signs WHERE key = ?", (key,))
+                _keep_signs(connection, [(key, vectors)])
+
+
+def _keep_signs(connection: Connection, embedded: Iterable[tuple[int, bytes]]) -> None:
+    statement = "INSERT INTO vector_signs (key, signs) VALUES (?, ?)"
+    connection.executemany(statement, ((key, _signs(vectors)) for key, vectors in embedded))
+
+
+def _signs(vectors: bytes) -> bytes:
+    """One bit for each number of some vectors: whether it is positive. The sign is the first bit of its last byte."""
+    digits = vectors[3::4].translate(_POSITIVE)
+    return int(digits, 2).to_bytes(len(digits) // 8, "big")
+
+
+def _json(keys: Iterable[int]) -> str:
+    return orjson.dumps(list(keys)).decode()
 
 
 def _rarest(connection: Connection, tags: tuple[str, ...]) -> tuple[str, int]:

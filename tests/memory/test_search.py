@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
+from gateway.memory.database import NARROW_SCOPE
 from gateway.memory.documents import NewDocument, create_document
 from gateway.memory.embeddings import minilm
 from gateway.memory.embeddings.embedder import MODEL, Embedder
@@ -158,6 +159,82 @@ async def test_without_tags_meaning_ranks_what_words_found(store):
     await embedded(store)
     hits = await store.query("pet, a month of age", limit=3)
     assert hits[0].document.content == "She has a month old dog."
+
+
+# The whole store
+
+
+async def test_whole_store_is_searched_by_meaning(store):
+    for caller, content in enumerate([PUPPY, KETTLE, TRAIN]):
+        await keep(store, content, tags=(f"caller:{caller}",))
+    await embedded(store)
+    assert contents(await store.query(PET, limit=3)) == [PUPPY]
+
+
+async def test_whole_store_is_found_by_meaning_within_two_seconds(store):
+    await keep(store, KETTLE)
+    await embedded(store)
+    await store.query(PET, limit=1)  # loads the model and the vectors
+    (document,) = await keep(store, TRAIN)
+    await store.replace(document.id, PUPPY)
+    async with asyncio.timeout(2):
+        while contents(await store.query(PET, limit=1)) != [PUPPY]:
+            await asyncio.sleep(0.05)
+
+
+async def test_words_find_what_has_no_vectors_yet(ground):
+    class Stuck(Embedder):
+        async def embed(self, texts):
+            if texts and "train" in texts[0]:
+                await asyncio.Event().wait()
+            return await super().embed(texts)
+
+    async with opened(ground, Stuck(minilm.load)) as store:
+        await keep(store, PUPPY, KETTLE)
+        await embedded(store)
+        await keep(store, TRAIN)
+        assert contents(await store.query("Which train does he take to work?", limit=1)) == [TRAIN]
+
+
+async def test_deleted_document_is_not_found_in_the_whole_store(store):
+    puppy, _ = await keep(store, PUPPY, KETTLE)
+    await embedded(store)
+    assert contents(await store.query(PET, limit=1)) == [PUPPY]
+    await store.delete(puppy.id)
+    assert contents(await store.query(PET, limit=1)) == []
+
+
+async def test_wide_scope_has_no_document_of_another(store):
+    """A scope of more documents than are ranked one by one."""
+
+    def fill(connection):
+        for number in range(NARROW_SCOPE + 1):
+            create_document(connection, NewDocument("", f"Call {number}", tags=("agent:maya",)), NOW)
+        if isinstance(store, SqliteStore):
+            connection.execute("DELETE FROM unembedded_documents")
+        else:
+            connection.execute("UPDATE documents SET embedded_by = ?", (MODEL,))
+
+    await store.run(fill)
+    for agent in ("maya", "otto"):
+        await keep(store, PUPPY, f"The dog of {agent} barks.", tags=(f"agent:{agent}",))
+    await embedded(store)
+    hits = [hit for hit in await store.query(PET, limit=5, tags=("agent:maya",)) if hit.score > 0.01]
+    assert sorted(contents(hits)) == [PUPPY, "The dog of maya barks."]
+    assert all(hit.document.tags == ("agent:maya",) for hit in hits)
+
+
+async def test_signs_of_an_older_version_are_made(tmp_path):
+    ground = SqliteGround(tmp_path / "store.db")
+    async with opened(ground) as store:
+        await keep(store, PUPPY, KETTLE)
+        await embedded(store)
+        await store.run(lambda connection: connection.execute("DELETE FROM vector_signs"))
+    async with opened(ground) as store:
+        async with asyncio.timeout(10):
+            while not await rows(store, "SELECT key FROM vector_signs"):
+                await asyncio.sleep(0.01)
+        assert contents(await store.query(PET, limit=1)) == [PUPPY]
 
 
 # Kept in step

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gateway.memory.embeddings.vectors import QueryEmbedding, VectorSpace, normalised
+from gateway.memory.embeddings.vectors import QueryEmbedding, SignIndex, VectorSpace, normalised
 
 
 def test_nearest_part_of_each_document_counts():
@@ -30,3 +30,15 @@ def test_words_add_to_a_query_by_their_weight():
 
 def test_vector_of_nothing_stays_nothing():
     assert not normalised(np.zeros((2, 384), np.float32)).any()
+
+
+def test_most_signs_in_common_are_nearest():
+    def signs(positive):
+        return (((1 << positive) - 1) << (384 - positive)).to_bytes(48, "big")
+
+    index = SignIndex()
+    assert index.nearest(signs(0), 3) == []
+    index.add([(7, signs(100) + signs(300)), (8, signs(110))])
+    index.add([(9, signs(380))])
+    assert index.nearest(signs(112), 5) == [8, 7, 9]
+    assert index.nearest(signs(384), 2) == [9, 7]
