@@ -195,7 +195,7 @@ JSON = {
         "repeat_caller": {
             "analytics_enabled": True,
             "state_keys": ["booking_day", "cheese_type"],
-            "identifier_blacklist": ["+447777"],
+            "identifier_blacklist": ["+1202555"],
         }
     }
 }
@@ -206,7 +206,7 @@ def test_gateway_json_is_for_all_agents(folder):
     for one in AgentDirectory({"maya": {}, "tom": {}}, folder):
         assert one.repeat_caller.analytics_enabled
         assert one.repeat_caller.state_keys == {"booking_day", "cheese_type"}
-        assert one.repeat_caller.identifier_blacklist == ("+447777",)
+        assert one.repeat_caller.identifier_blacklist == ("+1202555",)
 
 
 @pytest.mark.parametrize("place", ["prompts", "agents/maya"])

@@ -296,3 +296,34 @@ async def test_agent_can_not_dial_a_number_of_its_own(stage: Stage) -> None:
     _, conversation = await stage.dial()
     [answer] = await conversation.call_functions([{"name": "transfer_call", "arguments": '{"to": "+19005550100"}'}])
     assert "wrong arguments" in json.loads(answer)["error"]
+
+
+AS_DOCUMENTED = """
+def start_function(conv: Conversation):
+  booking_day = conv.memory.get("booking_day")
+  cheese_type = conv.memory.get("cheese_type")
+  if booking_day and cheese_type:
+    conv.say(f"You booked {cheese_type} for {booking_day}. Rebook?")
+
+def book(conv: Conversation):
+  conv.state["cheese_type"] = "brie"
+  if "booking_day" not in conv.memory:
+    conv.state["booking_day"] = "Friday"
+  return f"{len(conv.memory)} {conv.memory.fields()}"
+"""
+
+
+async def test_documented_example_runs_as_printed(tmp_path: Path) -> None:
+    """No import in the file, and the configuration as JSON."""
+    (tmp_path / "functions.py").write_text(AS_DOCUMENTED)
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\nfunctions = "functions.py"\n')
+    repeat_caller = {"analytics_enabled": True, "state_keys": ["booking_day", "cheese_type"]}
+    (tmp_path / "gateway.json").write_text(json.dumps({"memory": {"repeat_caller": repeat_caller}}))
+    async with staged(tmp_path, make_carrier("twilio")) as stage:
+        call, conversation = await stage.dial()
+        assert await conversation.call_functions([{"name": "book", "arguments": "{}"}]) == ["0 {}"]
+        await conversation.user_says("Thank you.")
+        await call.hang_up()
+        await stage.idle()
+        _, again = await stage.dial()
+        assert "You booked brie for Friday. Rebook?" in (await again.settings_received())["agent"]["greeting"]
