@@ -224,13 +224,44 @@ class CallLog:
     def retract(self, row: LogRow, turns: Iterable[str], rest: Iterable[Row]) -> None:
         """Delete these turns, by name, and replace all else that the log has of the session."""
         names = frozenset(turns)
-        self._writer.put(lambda connection: _retract(connection, row.session, names))
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("PRAGMA secure_delete = ON")
+            query = "SELECT id, position, entry FROM entries WHERE session = ? ORDER BY id"
+            answers: dict[int, bool] = {}  # whether the answer of that number is retracted
+            for id_, position, stored in connection.execute(query, (row.session,)).fetchall():
+                match orjson.loads(stored):
+                    case {"event": "turn", "speaker": "caller", "at": at}:
+                        gone = f"caller {at}" in names
+                    case {"event": "turn", "answer": answer, "at": at}:
+                        gone = answers.setdefault(answer, f"agent {at}" in names)
+                    case {"event": "interruption", "answer": answer}:
+                        gone = answers.get(answer, False)
+                    case _:
+                        gone = position is None
+                if gone:
+                    connection.execute("DELETE FROM entries WHERE id = ?", (id_,))
+
+        self._writer.put(work)
         for entry in rest:
             self.append(row, entry)
 
     def redact(self, session_id: str) -> None:
         """Remove secrets that were spoken over several turns. Each single text was redacted on the way in."""
-        self._writer.put(lambda connection: _redact(connection, session_id))
+
+        def work(connection: sqlite3.Connection) -> None:
+            query = "SELECT id, entry FROM entries WHERE session = ? ORDER BY id"
+            rows = [(id_, orjson.loads(entry)) for id_, entry in connection.execute(query, (session_id,))]
+            for name in ("text", "heard", "unheard"):
+                spoken = [(id_, entry) for id_, entry in rows if entry.get(name)]
+                clean = redact_lines([SpokenLine(entry.get("speaker", "agent"), entry[name]) for _, entry in spoken])
+                for (id_, entry), line in zip(spoken, clean, strict=True):
+                    if line.text != entry[name]:
+                        entry[name] = line.text
+                        stored = orjson.dumps(entry).decode()
+                        connection.execute("UPDATE entries SET entry = ? WHERE id = ?", (stored, id_))
+
+        self._writer.put(work)
 
     def delete_before(self, cursor: Cursor) -> None:
         self._execute("DELETE FROM entries WHERE position < ?", cursor.position)
@@ -439,37 +470,6 @@ def open_call_log(path: Path) -> sqlite3.Connection:
     for statement in _SCHEMA:
         connection.execute(statement)
     return connection
-
-
-def _redact(connection: sqlite3.Connection, session: str) -> None:
-    query = "SELECT id, entry FROM entries WHERE session = ? ORDER BY id"
-    rows = [(id_, orjson.loads(entry)) for id_, entry in connection.execute(query, (session,))]
-    for name in ("text", "heard", "unheard"):
-        spoken = [(id_, entry) for id_, entry in rows if entry.get(name)]
-        clean = redact_lines([SpokenLine(entry.get("speaker", "agent"), entry[name]) for _, entry in spoken])
-        for (id_, entry), line in zip(spoken, clean, strict=True):
-            if line.text != entry[name]:
-                entry[name] = line.text
-                stored = orjson.dumps(entry).decode()
-                connection.execute("UPDATE entries SET entry = ? WHERE id = ?", (stored, id_))
-
-
-def _retract(connection: sqlite3.Connection, session: str, names: frozenset[str]) -> None:
-    connection.execute("PRAGMA secure_delete = ON")
-    query = "SELECT id, position, entry FROM entries WHERE session = ? ORDER BY id"
-    answers: dict[int, bool] = {}  # whether the answer of that number is retracted
-    for id_, position, stored in connection.execute(query, (session,)).fetchall():
-        match orjson.loads(stored):
-            case {"event": "turn", "speaker": "caller", "at": at}:
-                gone = f"caller {at}" in names
-            case {"event": "turn", "answer": answer, "at": at}:
-                gone = answers.setdefault(answer, f"agent {at}" in names)
-            case {"event": "interruption", "answer": answer}:
-                gone = answers.get(answer, False)
-            case _:
-                gone = position is None
-        if gone:
-            connection.execute("DELETE FROM entries WHERE id = ?", (id_,))
 
 
 # The writer

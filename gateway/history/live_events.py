@@ -19,29 +19,11 @@ import orjson
 from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, RecoveredCall, Row, rows_beside_turns
 from gateway.session import VoiceSession
 
-EVENTS: Final[Mapping[str, str]] = {
-    "dialling": "an outbound call was placed; it is answered when the other side picks up",
-    "unanswered": "the other side did not pick up; `reason`",
-    "ringing": "an incoming call was accepted; `called`",
-    "refused": "an incoming call was rejected; `reason`",
-    "answered": "the media stream is connected; `attempt` counts new streams in a row, from 0",
-    "memory": "what the agent was given of earlier calls: `facts`, `calls`, `tier`, the `seconds` that loading took, "
-    "`outcome` (loaded, nothing, late, failed, off)",
-    "turn": "one side spoke: `speaker`, `text`; an agent's `answer` may come in several pieces, the first with its "
-    "`latency` in seconds from the end of the caller's speech and the `stages` of it",
-    "interruption": "the caller did not hear all of an `answer`: `heard`, `unheard`",
-    "function_called": "the agent called a `function`",
-    "function_finished": "the function returned: `function`, `ok`, `seconds`",
-    "engine_lost": "the voice engine disconnected and is being reconnected; `reason`",
-    "engine_back": "the voice engine is connected again",
-    "media_lost": "the media stream ended, and the caller may still be there; `reason`",
-    "error": "something failed: `what`, `reason`",
-    "hangup": "the call ended: `reason`, `seconds`, `turns`",
-    "step": "a step of the finalization job: `step`, `state` (done, waits, refused), `reason`",
-    "summary": "the summary is stored: `by`, `document`",
-    "finished": "every step is done, or the job is parked until it is retried; `problem`",
-}
-"""Every event and its fields besides `at`, `event`, `session`, `agent`, `caller` and `carrier`."""
+EVENTS: Final = (
+    "dialling unanswered ringing refused answered memory turn interruption function_called function_finished "
+    "engine_lost engine_back media_lost error hangup step summary finished"
+).split()
+"""All events. docs/http-api.md says what they mean and which fields they have."""
 
 MAX_UNSTORED: Final = 1000
 _PRIVATE: Final = ("caller", "text", "heard", "unheard")

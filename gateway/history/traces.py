@@ -16,7 +16,6 @@ from gateway import extras
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
 SERVICE: Final = "voice-gateway"
@@ -139,22 +138,18 @@ async def traced(settings: Settings) -> AsyncIterator[CallTracer | None]:
     if not settings.otel_exporter_otlp_endpoint:
         yield None
         return
-    provider = _provider(settings.otel_exporter_otlp_endpoint)
-    try:
-        yield CallTracer(provider.get_tracer(SERVICE))
-    finally:
-        await asyncio.to_thread(provider.force_flush, FLUSH_MS)
-        await asyncio.to_thread(provider.shutdown)
-
-
-def _provider(endpoint: str) -> "TracerProvider":
     # Imported here because they take long to load and most gateways have no collector.
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    endpoint = f"{settings.otel_exporter_otlp_endpoint.rstrip('/')}/v1/traces"
     provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
+    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=5)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
-    return provider
+    try:
+        yield CallTracer(provider.get_tracer(SERVICE))
+    finally:
+        await asyncio.to_thread(provider.force_flush, FLUSH_MS)
+        await asyncio.to_thread(provider.shutdown)
