@@ -71,8 +71,8 @@ from gateway.tools import builtin
 from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
 from gateway.web import chat_completions, documents, health, sessions
-from gateway.web.dashboard.call_pages import CallPageQuery, CallPages
-from gateway.web.dashboard.caller_pages import CallerPageQuery, CallerPages
+from gateway.web.dashboard.call_pages import CallPages
+from gateway.web.dashboard.caller_pages import CallerPages
 from gateway.web.dashboard.html import Pages
 from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.recordings import RecordingCache
@@ -533,13 +533,12 @@ def _dashboard_routes(
     guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
     sounds, places = RecordingCache(settings.record_dir), DataLocations.of(settings)
     eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces)
-    calls = CallPageQuery(stores, resources.archive, sounds, places.log, has_remote=resources.remem is not None)
-    operator, events = services.manager.operator, resources.call_events
+    operator, events, has_remote = services.manager.operator, resources.call_events, resources.remem is not None
     return [
         *guard.routes(),
         *LivePages(guard, store, operator, events, live, listen_in=settings.listen_in).routes(),
-        *CallPages(guard, stores, calls, sounds, eraser).routes(),
-        *CallerPages(guard, store, CallerPageQuery(store), sounds, eraser).routes(),
+        *CallPages(guard, stores, resources.archive, sounds, eraser, places.log, has_remote=has_remote).routes(),
+        *CallerPages(guard, store, sounds, eraser).routes(),
         *PhonePages(guard, softphone, store, live, config.agents).routes(),
         *StatsPages(guard, stores, lambda: _state(config, resources, services)).routes(),
     ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -23,8 +24,6 @@ MEDIA_PATH: Final = "/twilio/media"
 _TERMINAL: Final = frozenset({"completed", "busy", "failed", "no-answer", "canceled"})
 
 _log = logging.getLogger(__name__)
-
-Form = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,6 @@ class TwilioEndpoint:
     async def incoming(self, request: Request) -> Response:
         """An incoming call. A repeated request gets the same response."""
         form = await self._form(request)
-        if isinstance(form, Response):
-            return form
         call_id, account_id = form.get("CallSid", ""), form.get("AccountSid", "")
         if not call_id:
             return Response("CallSid is missing", 400)
@@ -69,8 +66,6 @@ class TwilioEndpoint:
     async def outbound(self, request: Request) -> Response:
         """An outbound call was answered. A repeated request gets the same response."""
         form = await self._form(request)
-        if isinstance(form, Response):
-            return form
         call = await find_outbound_call(self.outbound_calls, request.query_params.get("order", ""))
         if call is None or not form.get("CallSid"):
             return _xml(twilio.hang_up())
@@ -85,8 +80,6 @@ class TwilioEndpoint:
     async def resume(self, request: Request) -> Response:
         """The stream ended (the action URL of <Connect>). While the call is alive, connect another stream."""
         form = await self._form(request)
-        if isinstance(form, Response):
-            return form
         key = ("twilio", form.get("CallSid", ""))
         is_over = form.get("CallStatus") in _TERMINAL
         if is_over:
@@ -100,8 +93,6 @@ class TwilioEndpoint:
     async def status(self, request: Request) -> Response:
         """Call and stream status callbacks, which may be late, repeated or out of order. Only a call's end matters."""
         form = await self._form(request)
-        if isinstance(form, Response):
-            return form
         if form.get("StreamEvent") == "stream-error":
             _log.warning("twilio stream failed", extra={"code": form.get("StreamErrorCode", "")})
         if call_id := twilio.picked_up(form):
@@ -129,10 +120,10 @@ class TwilioEndpoint:
             )
         )
 
-    async def _form(self, request: Request) -> Form | Response:
-        """The form if Twilio signed it, otherwise the error response."""
+    async def _form(self, request: Request) -> dict[str, str]:
+        """The form that Twilio signed. Raises HTTPException."""
         if self.auth_token is None:
-            return Response("Twilio is not configured: TWILIO_AUTH_TOKEN is missing", 503)
+            raise HTTPException(503, "Twilio is not configured: TWILIO_AUTH_TOKEN is missing")
         body = await read_body(request)
         # Blank values are part of the signature.
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
@@ -140,7 +131,7 @@ class TwilioEndpoint:
             check_twilio(self.auth_token.reveal(), self.public.requested_url(request), pairs, request.headers)
         except SignatureRejected as error:
             _log.warning("webhook rejected", extra={"carrier": "twilio", "reason": str(error)})
-            return Response("signature rejected", 403)
+            raise HTTPException(403, "signature rejected") from None
         return dict(pairs)
 
 

@@ -22,7 +22,7 @@ from gateway.finalization.job_table import JobTable
 from gateway.history.call_log import events_of_call
 from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable, FinishedCall
 from gateway.history.erasure import Eraser
-from gateway.history.report import MemoryChange, MemoryReports
+from gateway.history.report import MemoryReports
 from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
 from gateway.memory.summary_parser import PastCall, read_call
@@ -67,18 +67,25 @@ class CallPages:
         self,
         guard: LoginGuard,
         stores: Stores,
-        query: "CallPageQuery",
+        archive: Archive,
         recordings: RecordingCache,
         eraser: Eraser,
+        log: Path,
+        *,
+        has_remote: bool,
     ) -> None:
         self._guard = guard
+        self._params = guard.params
         self._store = stores.memory
         self._rows = CallsTable(stores.memory)
+        self._facts = FactStore(stores.memory)
+        self._reports = MemoryReports(stores.memory)
         self._jobs = JobTable(stores.local)
-        self._query = query
+        self._archive = archive
         self._recordings = recordings
-        self._params = guard.params
         self._eraser = eraser
+        self._log = log
+        self._has_remote = has_remote
 
     def routes(self) -> list[Route]:
         guard = self._guard
@@ -144,14 +151,35 @@ class CallPages:
         return [_Row(row, summaries.get(row.session_id), self._params.seal(row.caller)) for row in rows]
 
     async def _show(self, request: Request, session: LoginSession) -> Response:
-        view = await self._query.view(await self._call(request))
+        call = await self._call(request)
+        documents = await self._store.by_source_ids([call.session_id])
+        job = await self._jobs.of(call.session_id)
+        text = await self._archive.read(call.uuid)
+        recording = await asyncio.to_thread(self._recordings.load, call.uuid)
+        events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
+        turns = timeline.logged_turns(events)
+        if not turns:
+            turns = timeline.with_timings(_stored_turns(job, recording, text or ""), call.timings)
+        functions = timeline.functions_of(events)
+        drawn, picture, waves = await asyncio.to_thread(_draw, turns, functions, call.seconds, recording)
+        changes = await self._reports.changes(call.caller, [call.agent])
         return await self._guard.html(
             "call.html",
             session,
             here="calls",
-            view=view,
-            failed=view.call.outcome in FAILURES,
-            caller_param=self._params.seal(view.call.caller),
+            call=call,
+            summary=read_call(documents[0]) if documents else None,
+            turns=turns,
+            timeline=drawn,
+            picture=picture,
+            waves=waves,
+            changes=[change for change in changes if change.session_id == call.session_id],
+            steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
+            problem=job.problem if job else "",
+            reverted=await self._facts.is_reverted(call.session_id),
+            recorded=recording is not None,
+            failed=call.outcome in FAILURES,
+            caller_param=self._params.seal(call.caller),
             notice=_NOTICES.get(request.query_params.get("done", ""), ""),
         )
 
@@ -244,65 +272,6 @@ class ProcessingStep:
     details: str
 
 
-@dataclass(frozen=True)
-class CallView:
-    """Everything that the page of a call shows. Without timing data the timeline and its pictures are None."""
-
-    call: FinishedCall
-    summary: PastCall | None
-    turns: Sequence[SpokenTurn]
-    timeline: Timeline | None
-    picture: Markup | None
-    waves: Markup | None
-    changes: Sequence[MemoryChange]
-    steps: Sequence[ProcessingStep]
-    problem: str
-    reverted: bool
-    recorded: bool
-
-
-class CallPageQuery:
-    """Raises StoreUnavailable."""
-
-    def __init__(
-        self, stores: Stores, archive: Archive, recordings: RecordingCache, log: Path, *, has_remote: bool
-    ) -> None:
-        self._store = store = stores.memory
-        self._jobs = JobTable(stores.local)
-        self._facts = FactStore(store)
-        self._reports = MemoryReports(store)
-        self._archive = archive
-        self._recordings = recordings
-        self._log = log
-        self._has_remote = has_remote
-
-    async def view(self, call: FinishedCall) -> CallView:
-        documents = await self._store.by_source_ids([call.session_id])
-        job = await self._jobs.of(call.session_id)
-        text = await self._archive.read(call.uuid)
-        recording = await asyncio.to_thread(self._recordings.load, call.uuid)
-        events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
-        turns = timeline.logged_turns(events)
-        if not turns:
-            turns = timeline.with_timings(_stored_turns(job, recording, text or ""), call.timings)
-        changes = await self._reports.changes(call.caller, [call.agent])
-        functions = timeline.functions_of(events)
-        drawn, picture, waves = await asyncio.to_thread(_draw, turns, functions, call.seconds, recording)
-        return CallView(
-            call=call,
-            summary=read_call(documents[0]) if documents else None,
-            turns=turns,
-            timeline=drawn,
-            picture=picture,
-            waves=waves,
-            changes=[change for change in changes if change.session_id == call.session_id],
-            steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
-            problem=job.problem if job else "",
-            reverted=await self._facts.is_reverted(call.session_id),
-            recorded=recording is not None,
-        )
-
-
 def _stored_turns(job: FinalizationJob | None, recording: StereoRecording | None, archived: str) -> list[SpokenTurn]:
     """With times and unheard text from an open job or a recording; otherwise from the archived transcript."""
     session = job.session if job else None
@@ -316,6 +285,7 @@ def _stored_turns(job: FinalizationJob | None, recording: StereoRecording | None
 def _draw(
     turns: Sequence[SpokenTurn], functions: Sequence[Stretch], seconds: float, recording: StereoRecording | None
 ) -> tuple[Timeline | None, Markup | None, Markup | None]:
+    """The timeline, its picture and the waveforms; None without timing data."""
     has_times = any(turn.at is not None for turn in turns)
     if not has_times and recording is None:
         return None, None, None

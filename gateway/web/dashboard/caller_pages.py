@@ -1,8 +1,7 @@
 """Pages about callers: the list, one caller's profile, and correcting, erasing or exporting it."""
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,9 +12,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import StoreError
-from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable
+from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.erasure import Eraser
-from gateway.history.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
+from gateway.history.report import KnownFact, MemoryReports, ReportedTopic
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
@@ -44,80 +43,21 @@ _NOTICES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class CallerView:
-    """What the page shows, with lists cut to a readable length. False if nothing is known."""
-
-    caller: str
-    name: str
-    agents: Sequence[str]
-    facts: Sequence[KnownFact]
-    pins: Sequence[ReportedTopic]
-    state: Mapping[str, Mapping[str, Value]]
-    calls: Sequence[CallRow]
-    call_count: int
-    changes: Sequence[MemoryChange]
-
-    def __bool__(self) -> bool:
-        return bool(self.agents)
-
-
-class CallerPageQuery:
-    """Raises StoreUnavailable."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._rows = CallsTable(store)
-        self._reports = MemoryReports(store)
-        self._facts = FactStore(store)
-        self._pins = PinnedTopicStore(store)
-        self._state = CallerStateStore(store)
-
-    async def view(self, caller: str) -> CallerView:
-        agents = await self._reports.agents_of(caller)
-        known = [(name, await self._facts.known(name, caller, MAX_FACTS)) for name in agents]
-        calls = await self._rows.page(CallRowFilter(caller=caller), limit=MAX_CALLS)
-        names = await self.names([call.session_id for call in calls])
-        changes = await self._reports.changes(caller, agents)
-        return CallerView(
-            caller=caller,
-            name=next((names[call.session_id] for call in calls if names.get(call.session_id)), ""),
-            agents=agents,
-            facts=[KnownFact(name, fact) for name, facts in known for fact in facts],
-            pins=[
-                ReportedTopic(name, pin)
-                for name in agents
-                for pin in await self._pins.pinned(name, caller, MAX_FACTS, closed=True)
-            ],
-            state={name: kept for name in agents if (kept := await self._state.load(name, caller))},
-            calls=calls,
-            call_count=await self._rows.count(CallRowFilter(caller=caller)),
-            changes=changes[: -MAX_CHANGES - 1 : -1],
-        )
-
-    async def names(self, session_ids: Sequence[str]) -> dict[str, str]:
-        """The caller's name in each call, by session id."""
-        documents = await self._store.by_source_ids(session_ids)
-        summaries = [read_call(document) for document in documents]
-        return {one.session_id: one.caller_name for one in summaries if one is not None}
-
-
 class CallerPages:
     def __init__(
         self,
         guard: LoginGuard,
         store: MemoryStore,
-        query: CallerPageQuery,
         recordings: RecordingCache,
         eraser: Eraser,
     ) -> None:
         self._guard = guard
+        self._store = store
         self._rows = CallsTable(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
         self._state = CallerStateStore(store)
         self._reports = MemoryReports(store)
-        self._query = query
         self._recordings = recordings
         self._params = guard.params
         self._eraser = eraser
@@ -148,7 +88,7 @@ class CallerPages:
             session,
             here="callers",
             rows=[(row, self._params.seal(row.caller)) for row in rows],
-            names=await self._query.names([row.session_id for row in rows]),
+            names=await self._names([row.session_id for row in rows]),
             total=await self._rows.count_callers(digits),
             digits=digits,
             find=chosen.get("find", ""),
@@ -162,18 +102,38 @@ class CallerPages:
         return RedirectResponse(f"/callers?find={self._params.seal(digits)}" if digits else "/callers", 303)
 
     async def _show(self, request: Request, session: LoginSession) -> Response:
-        view = await self._query.view(self._caller(request))
-        if not view:
+        """The caller's profile, with lists cut to a readable length."""
+        caller = self._caller(request)
+        agents = await self._reports.agents_of(caller)
+        if not agents:
             raise HTTPException(404, "Caller not found. Nothing is known about this caller.")
+        facts = {name: await self._facts.known(name, caller, MAX_FACTS) for name in agents}
+        pins = {name: await self._pins.pinned(name, caller, MAX_FACTS, closed=True) for name in agents}
+        calls = await self._rows.page(CallRowFilter(caller=caller), limit=MAX_CALLS)
+        names = await self._names([call.session_id for call in calls])
+        changes = await self._reports.changes(caller, agents)
         return await self._guard.html(
             "caller.html",
             session,
             here="callers",
-            view=view,
+            caller=caller,
+            name=next((names[call.session_id] for call in calls if names.get(call.session_id)), ""),
+            agents=agents,
+            facts=[KnownFact(name, fact) for name, found in facts.items() for fact in found],
+            pins=[ReportedTopic(name, pin) for name, found in pins.items() for pin in found],
+            state={name: kept for name in agents if (kept := await self._state.load(name, caller))},
+            calls=calls,
+            call_count=await self._rows.count(CallRowFilter(caller=caller)),
+            changes=changes[: -MAX_CHANGES - 1 : -1],
             caller_param=request.path_params["who"],
             failures=FAILURES,
             notice=_NOTICES.get(request.query_params.get("done", ""), ""),
         )
+
+    async def _names(self, session_ids: Sequence[str]) -> dict[str, str]:
+        """The caller's name in each call, by session id."""
+        summaries = [read_call(document) for document in await self._store.by_source_ids(session_ids)]
+        return {one.session_id: one.caller_name for one in summaries if one is not None}
 
     async def _export(self, request: Request, session: LoginSession) -> Response:
         report = await self._reports.of(self._caller(request))

@@ -54,8 +54,8 @@ class Pages:
         }
         self._environment.globals["static"] = _static_url
 
-    async def render(self, name: str, **values: Any) -> str:
-        return await asyncio.to_thread(lambda: self._environment.get_template(name).render(values))
+    async def render(self, template: str, /, **values: Any) -> str:
+        return await asyncio.to_thread(lambda: self._environment.get_template(template).render(values))
 
 
 def static_file(name: str) -> bytes:
