@@ -5,7 +5,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,8 +35,6 @@ _SESSION: Final = re.compile(r"voice-session:\S+|[0-9a-f]{8}[0-9a-f-]*")
 
 
 Event = Mapping[str, Any]
-Described = tuple[str, str, str]
-"""What happened, in one word; the details; a rich style."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,8 +136,7 @@ def _print_status(text: str) -> None:
 
 def event_line(event: Event) -> Text:
     """Time, session, caller, event, details."""
-    describe = _DESCRIBE.get(event["event"])
-    what, details, style = describe(event) if describe else (one_line(event["event"]), "", "")
+    what, details, style = (one_line(part) for part in _described(event))
     caller = one_line(event["caller"] or "withheld")[:_CALLER_WIDTH]
     text = Text.assemble(
         (f"{clock(event['at'])}  {short_id(event['session']):8}", "dim"),
@@ -153,65 +150,47 @@ def event_line(event: Event) -> Text:
     return text
 
 
-def _turn(event: Event) -> Described:
-    speaker = event["speaker"]
-    return speaker, one_line(event.get("text", "")), "cyan" if speaker == "caller" else "green"
-
-
-def _memory(event: Event) -> Described:
-    found = f"{count(event['facts'], 'fact')}, {count(event['calls'], 'past call')}, access {event['tier']}"
-    took = "" if event["seconds"] is None else f", {milliseconds(event['seconds'])}"
-    outcome = "" if event["outcome"] == "loaded" else f" ({event['outcome']})"
-    return "memory", f"{found}{took}{outcome}", "magenta"
-
-
-def _interruption(event: Event) -> Described:
-    heard, unheard = one_line(event.get("heard", "")), one_line(event.get("unheard", ""))
-    return "barge-in", f"heard: {heard} — not heard: {unheard}", "yellow"
-
-
-def _function_finished(event: Event) -> Described:
-    result = "returned" if event["ok"] else "failed"
-    details = f"{one_line(event['function'])} {result} after {milliseconds(event['seconds'])}"
-    return "function", details, "blue" if event["ok"] else "red"
-
-
-def _step(event: Event) -> Described:
-    reason = f": {one_line(event['reason'])}" if event.get("reason") else ""
-    return "step", f"{event['step']} {event['state']}{reason}", "dim" if event["state"] == "done" else "yellow"
-
-
-def _summary(event: Event) -> Described:
-    by = one_line(event["by"])
-    return "summary", f"saved ({'no language model' if by == 'extractive' else by})", "green"
-
-
-def _finished(event: Event) -> Described:
-    problem = one_line(event["problem"])
-    return "finished", f"failed: {problem}" if problem else "", "red" if problem else "dim"
-
-
-_DESCRIBE: Final[Mapping[str, Callable[[Event], Described]]] = {
-    "dialling": lambda event: ("dialling", f"{event['carrier']}, agent {event['agent']}", "bold"),
-    "unanswered": lambda event: ("unanswered", one_line(event["reason"]), "yellow"),
-    "ringing": lambda event: ("ringing", f"{event['carrier']}, agent {event['agent']}", "bold"),
-    "refused": lambda event: ("refused", one_line(event["reason"]), "red"),
-    "answered": lambda event: ("answered", f"again, stream {event['attempt'] + 1}" if event["attempt"] else "", "bold"),
-    "memory": _memory,
-    "turn": _turn,
-    "interruption": _interruption,
-    "function_called": lambda event: ("function", f"{one_line(event['function'])} called", "blue"),
-    "function_finished": _function_finished,
-    "engine_lost": lambda event: ("engine", f"lost: {one_line(event['reason'])}", "yellow"),
-    "engine_back": lambda event: ("engine", "reconnected", "green"),
-    "media_lost": lambda event: ("media", one_line(event["reason"]), "yellow"),
-    "error": lambda event: ("error", f"{one_line(event['what'])}: {one_line(event['reason'])}", "red"),
-    "hangup": lambda event: (
-        "hangup",
-        f"{event['reason']}, {duration(event['seconds'])}, {count(event['turns'], 'turn')}",
-        "bold",
-    ),
-    "step": _step,
-    "summary": _summary,
-    "finished": _finished,
-}
+def _described(event: Event) -> tuple[str, str, str]:
+    """What happened, in one word; the details; a rich style."""
+    match event["event"]:
+        case "dialling" | "ringing" as what:
+            return what, f"{event['carrier']}, agent {event['agent']}", "bold"
+        case "unanswered" | "refused" as what:
+            return what, event["reason"], "red" if what == "refused" else "yellow"
+        case "answered":
+            return "answered", f"again, stream {event['attempt'] + 1}" if event["attempt"] else "", "bold"
+        case "memory":
+            found = f"{count(event['facts'], 'fact')}, {count(event['calls'], 'past call')}, access {event['tier']}"
+            took = "" if event["seconds"] is None else f", {milliseconds(event['seconds'])}"
+            outcome = "" if event["outcome"] == "loaded" else f" ({event['outcome']})"
+            return "memory", f"{found}{took}{outcome}", "magenta"
+        case "turn":
+            return event["speaker"], event.get("text", ""), "cyan" if event["speaker"] == "caller" else "green"
+        case "interruption":
+            return "barge-in", f"heard: {event.get('heard', '')} — not heard: {event.get('unheard', '')}", "yellow"
+        case "function_called":
+            return "function", f"{event['function']} called", "blue"
+        case "function_finished":
+            result, style = ("returned", "blue") if event["ok"] else ("failed", "red")
+            return "function", f"{event['function']} {result} after {milliseconds(event['seconds'])}", style
+        case "engine_lost":
+            return "engine", f"lost: {event['reason']}", "yellow"
+        case "engine_back":
+            return "engine", "reconnected", "green"
+        case "media_lost":
+            return "media", event["reason"], "yellow"
+        case "error":
+            return "error", f"{event['what']}: {event['reason']}", "red"
+        case "hangup":
+            length = f"{duration(event['seconds'])}, {count(event['turns'], 'turn')}"
+            return "hangup", f"{event['reason']}, {length}", "bold"
+        case "step":
+            reason = f": {event['reason']}" if event.get("reason") else ""
+            return "step", f"{event['step']} {event['state']}{reason}", "dim" if event["state"] == "done" else "yellow"
+        case "summary":
+            return "summary", f"saved ({'no language model' if event['by'] == 'extractive' else event['by']})", "green"
+        case "finished":
+            problem = event["problem"]
+            return "finished", f"failed: {problem}" if problem else "", "red" if problem else "dim"
+        case unknown:
+            return unknown, "", ""
