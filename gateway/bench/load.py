@@ -190,30 +190,26 @@ class Load:
         return count_frames(ledgers)
 
 
-class Viewers:
-    """Two viewers with a connection each. `delays_ns`: from a caller's final words to the viewer."""
+@contextlib.asynccontextmanager
+async def watching(http: httpx.AsyncClient, delays_ns: list[int]) -> AsyncIterator[None]:
+    """Two live viewers during the block. Adds the delays from a caller's final words to a viewer."""
 
-    def __init__(self) -> None:
-        self.delays_ns: list[int] = []
-
-    @contextlib.asynccontextmanager
-    async def watching(self, http: httpx.AsyncClient) -> AsyncIterator[None]:
-        async with asyncio.TaskGroup() as group:
-            # With level meters like the live page, and without like `gateway tail`.
-            tasks = [group.create_task(self._watch(http, path)) for path in ("/v1/live?levels=1", "/v1/live")]
-            try:
-                yield
-            finally:
-                for task in tasks:
-                    task.cancel()
-
-    async def _watch(self, http: httpx.AsyncClient, path: str) -> None:
+    async def watch(path: str) -> None:
         async with http.stream("GET", path, timeout=None) as response:
             response.raise_for_status()
             async for line in response.aiter_lines():
                 if line.startswith("data: ") and '"speaker":"caller"' in line:
                     said_at = datetime.fromisoformat(orjson.loads(line.removeprefix("data: "))["at"]).timestamp()
-                    self.delays_ns.append(time.time_ns() - int(said_at * 1e9))
+                    delays_ns.append(time.time_ns() - int(said_at * 1e9))
+
+    async with asyncio.TaskGroup() as group:
+        # With level meters like the live page, and without like `gateway tail`.
+        tasks = [group.create_task(watch(path)) for path in ("/v1/live?levels=1", "/v1/live")]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 def client(url: str) -> httpx.AsyncClient:

@@ -104,21 +104,16 @@ def _schedstat(task: Path) -> tuple[int, int]:
     return int(ran), int(waited)
 
 
-def cores() -> tuple[int, set[int]]:
-    """The gateway's core and the load's cores. They are the same on a machine with one core."""
+@contextlib.contextmanager
+def reserved_core() -> Iterator[int]:
+    """The gateway's core; this process stays off it during the block, except on a machine with one core."""
     if not hasattr(os, "sched_getaffinity"):
         raise BenchFailed("the bench pins the gateway to one core, which needs Linux")
-    mine = sorted(os.sched_getaffinity(0))
-    return mine[-1], set(mine[:-1]) or set(mine)
-
-
-@contextlib.contextmanager
-def pinned(to: set[int]) -> Iterator[None]:
-    """Pin this process to these cores during the block."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, to)
+    *others, core = sorted(before)
+    os.sched_setaffinity(0, others or before)
     try:
-        yield
+        yield core
     finally:
         os.sched_setaffinity(0, before)
 

@@ -9,9 +9,9 @@ from typing import Final
 import httpx
 import uvloop
 
-from gateway.bench.load import Load, Viewers, client
+from gateway.bench.load import Load, client, watching
 from gateway.bench.peers import start_engine
-from gateway.bench.processes import GatewayProcess, Pair, Variant, cores, pinned, running_gateway
+from gateway.bench.processes import GatewayProcess, Pair, Variant, reserved_core, running_gateway
 from gateway.bench.results import Measurement, Search, Spread
 
 COMPARED_CALLS: Final = 50
@@ -25,8 +25,7 @@ Progress = Callable[[str], None]
 
 def measure(calls: int, variant: Variant, *, seconds: float) -> Measurement:
     """Run once against a fresh gateway. Raises BenchFailed if calls cannot be placed."""
-    core, others = cores()
-    with pinned(others), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with reserved_core() as core, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measure(calls, seconds, variant, core))
 
 
@@ -108,8 +107,8 @@ async def _run(
     idle_bytes = process.resident_bytes()
     await load.place(http)
     await asyncio.sleep(_SETTLE_SECONDS)
-    viewers = Viewers()
-    async with viewers.watching(http) if variant.viewers else contextlib.nullcontext():
+    viewer_delays_ns: list[int] = []
+    async with watching(http, viewer_delays_ns) if variant.viewers else contextlib.nullcontext():
         before = usage()
         lag = await load.talk_while(load.measure_delays(http, seconds))
         used = (now - then for now, then in zip(usage(), before, strict=True))
@@ -128,7 +127,7 @@ async def _run(
         delay_down=Spread.of_ns(load.down.values_ns),
         start_to_settings=load.start_to_settings(),
         hangup_to_document=documents,
-        words_to_watcher=Spread.of_ns(viewers.delays_ns),
+        words_to_watcher=Spread.of_ns(viewer_delays_ns),
         cpu_ms_per_call_second=round(cpu_seconds * 1000 / calls / elapsed, 2),
         memory_kib_per_call=round(grown_bytes / 1024 / calls, 1),
         turns_per_second=round(turns / elapsed, 1),

@@ -22,7 +22,7 @@ import uvloop
 
 from gateway.bench.load import Load, client
 from gateway.bench.peers import start_engine
-from gateway.bench.processes import COMPARISONS, GatewayProcess, Variant, cores, pinned, running_gateway
+from gateway.bench.processes import COMPARISONS, GatewayProcess, Variant, reserved_core, running_gateway
 from gateway.bench.results import FrameCount, Spread
 from gateway.errors import BenchFailed
 from scripts.llm_bench.interference import Interference, raise_priority, restore_priority
@@ -45,8 +45,7 @@ _END: Final = b"\r\n0\r\n\r\n"
 
 def measure(turns: int, *, seconds: float) -> LlmMeasurement:
     """Run against a fresh gateway with `turns` simultaneous answers. Raises BenchFailed if calls cannot be placed."""
-    core, others = cores()
-    with pinned(others), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with reserved_core() as core, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measure(turns, seconds, core))
 
 
