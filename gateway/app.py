@@ -60,7 +60,7 @@ from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.recall import Recall
 from gateway.memory.remem_client import NoRemem, RememClient, connect_remem
 from gateway.memory.state import CallerStateStore
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.store import MemoryStore
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
 from gateway.settings import Secret, Settings, admin_token
 from gateway.telephony.phone_numbers import AllowList

@@ -12,7 +12,7 @@ from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.erasure import DataLocations, Eraser, NoSharedData
 from gateway.history.stores import Stores, open_local_store
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.stores.sqlite import SqliteStore
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.stage import CALLER, Stage, make_carrier, staged

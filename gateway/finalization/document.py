@@ -6,8 +6,8 @@ from datetime import tzinfo
 from typing import Any, Final
 
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.memory.documents import NewDocument
 from gateway.memory.identity import SpeakerTracker
+from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import NAME_FROM_EARLIER_CALL
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known, resolve

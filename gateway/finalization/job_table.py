@@ -9,8 +9,8 @@ import orjson
 
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable, TakenOver
 from gateway.finalization.job import FinalizationJob, JobState, merged
-from gateway.memory.database import Connection, Migration
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.store import MemoryStore
 from gateway.session import VoiceSession
 
 SCHEMA: Final = (

@@ -16,10 +16,10 @@ import orjson
 from gateway.errors import StoreError, StoreRefused
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.document import add_facts
-from gateway.memory.database import Connection
-from gateway.memory.documents import NewDocument
 from gateway.memory.remem_client import RememClient
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import NewDocument
+from gateway.memory.stores.store import MemoryStore
 
 SCHEMA: Final = (
     # A row with an empty `remote_id` was sent, but the answer is unknown.

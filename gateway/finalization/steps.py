@@ -17,13 +17,13 @@ from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.summary.topics import KnownTopic
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
-from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactStore
 from gateway.memory.identity import LONG_SILENCE
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerStateStore, listed
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.documents import NewDocument
+from gateway.memory.stores.store import MemoryStore
 from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
 from gateway.session import VoiceSession
 

@@ -20,8 +20,8 @@ from gateway.history.calls_table import (
     call_from_row,
     delete_call,
 )
-from gateway.memory.database import Connection
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.store import MemoryStore
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS archived_calls (

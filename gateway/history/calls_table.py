@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.memory.database import Connection, Migration
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.store import MemoryStore
 from gateway.session import VoiceSession
 
 STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")

@@ -28,12 +28,12 @@ from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, erase_calls, live_sessions, logged_sessions
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.llm.responder import hashed_caller
-from gateway.memory.database import Connection
-from gateway.memory.documents import carrying
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerStateStore
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import carrying
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
 

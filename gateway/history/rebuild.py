@@ -22,9 +22,9 @@ from gateway.finalization.steps import AgentRules, FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.calls_table import CallRowFilter, FinishedCall
 from gateway.history.queries import CallHistory
-from gateway.memory.database import Connection
-from gateway.memory.documents import NewDocument
 from gateway.memory.memory_log import NewEntry
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import name_from_earlier_call
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 

@@ -17,14 +17,14 @@ import orjson
 
 from gateway.history.archived_calls import ArchivedCall, ArchivedCalls
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
-from gateway.memory.database import Parameters
-from gateway.memory.documents import Document
 from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.pinned_topics import SOURCE as TOPIC
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Parameters
+from gateway.memory.stores.documents import Document
+from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.memory.visible_documents import NOTE
 from gateway.text.redaction import redact

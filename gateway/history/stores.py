@@ -27,8 +27,8 @@ from gateway.history import archived_calls, calls_table, erasure
 from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
 from gateway.memory import memory_log, personas, state
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.sqlite import SqliteStore
-from gateway.memory.store import HALF_LIFE_DAYS, MemoryStore
+from gateway.memory.stores.sqlite import SqliteStore
+from gateway.memory.stores.store import HALF_LIFE_DAYS, MemoryStore
 from gateway.settings import Secret
 
 _MEMORY: Final = (calls_table, archived_calls, memory_log, state, personas, erasure, remote_copies)
@@ -73,7 +73,7 @@ async def open_stores(
         store = await open_local_store(data_dir, embedder=embedder, half_life_days=half_life_days)
         return Stores(store, store)
     extras.require("postgres", "DATABASE_URL is set")
-    from gateway.memory.postgres import PostgresStore  # the driver takes long to import, and one node needs none
+    from gateway.memory.stores.postgres import PostgresStore  # the driver takes long to import, and one node needs none
 
     local = await open_local_store(data_dir)
     url = database_url.reveal()

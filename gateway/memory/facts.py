@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from gateway.memory.database import Connection
-from gateway.memory.documents import NewDocument
 from gateway.memory.fact_relations import StatementReading, relation
 from gateway.memory.identity import same_person
 from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry, delete_undo
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import VoiceSession
 

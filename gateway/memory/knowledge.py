@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.database import Connection
-from gateway.memory.documents import NewDocument, carrying, create_document
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import NewDocument, carrying, create_document
+from gateway.memory.stores.sqlite import SqliteStore
 
 MOST_FILE_BYTES: Final = 2_000_000
 PASSAGE_CHARACTERS: Final = 800

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from gateway.memory.database import Connection, Migration
-from gateway.memory.documents import Document, NewDocument, carrying, create_document, time_text
 from gateway.memory.embeddings.embedder import MODEL
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.documents import Document, NewDocument, carrying, create_document, time_text
+from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import VoiceSession
 

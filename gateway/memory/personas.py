@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from gateway.memory.database import Connection
-from gateway.memory.documents import time_text
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import time_text
+from gateway.memory.stores.store import MemoryStore
 
 MemoryType = Literal["identity", "preference", "philosophy", "constraint", "context", "interest"]
 

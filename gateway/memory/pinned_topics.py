@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
-from gateway.memory.database import Connection
-from gateway.memory.documents import NewDocument, time_text
 from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import NewDocument, time_text
+from gateway.memory.stores.store import MemoryStore
 from gateway.session import VoiceSession
 from gateway.text.languages import load_language
 

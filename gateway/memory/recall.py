@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.documents import Document
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.identity import only_person, same_person
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.remem_client import NoRemem, RememClient
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.documents import Document
+from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.memory.visible_documents import newest_notes
 from gateway.text.sensitive import without_sensitive

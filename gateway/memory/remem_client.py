@@ -19,7 +19,7 @@ import httpx
 import orjson
 
 from gateway.errors import StoreError, StoreRefused, StoreUnavailable
-from gateway.memory.documents import Document, NewDocument, parse_tags, parse_time
+from gateway.memory.stores.documents import Document, NewDocument, parse_tags, parse_time
 from gateway.memory.summary_parser import belongs_to
 from gateway.settings import Secret
 

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeGuard
 
 import orjson
 
-from gateway.memory.database import Connection
-from gateway.memory.documents import time_text
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.database import Connection
+from gateway.memory.stores.documents import time_text
+from gateway.memory.stores.store import MemoryStore
 
 Scalar = str | int | float | bool
 Value = Scalar | dict[str, Scalar]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gateway.memory.documents import Document
+from gateway.memory.stores.documents import Document
 
 SESSION_PREFIX: Final = "voice-session:"
 NAME_FROM_EARLIER_CALL: Final = "name_from_earlier_call"

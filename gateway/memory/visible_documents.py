@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.documents import Document, Hit, NewDocument
+from gateway.memory.stores.store import MemoryStore
 
 NOTE: Final = "note"
 """The source of the notes that text agents store about callers."""

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.memory.documents import Document, Hit, NewDocument, parse_tags, parse_time, wire_time
+from gateway.memory.stores.documents import Document, Hit, NewDocument, parse_tags, parse_time, wire_time
 from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Secret
 from gateway.web.request import Handler, json_endpoint, read_body

@@ -24,10 +24,10 @@ from typing_extensions import TypedDict
 
 from gateway import extras
 from gateway.errors import GatewayError, StoreUnavailable
-from gateway.memory.documents import Hit, wire_time
 from gateway.memory.identity import is_identifier
 from gateway.memory.personas import MOST_MEMORIES, MemoryType, PersonaFact, PersonaMemory, PersonaStore, domain_of
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
+from gateway.memory.stores.documents import Hit, wire_time
 from gateway.memory.visible_documents import CallerNotes
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164

@@ -30,7 +30,7 @@ from gateway.errors import SharedStoreUnavailable
 from gateway.memory.identity import only_person
 from gateway.memory.recall import Recall, is_of
 from gateway.memory.remem_client import NoRemem
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import PastCall
 from gateway.sealing import Sealer
 from gateway.settings import Secret

@@ -21,9 +21,9 @@ from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history.live_events import EventPublisher
 from gateway.history.stores import open_local_store
-from gateway.memory.documents import Document
 from gateway.memory.remem_client import RememClient
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.stores.documents import Document
+from gateway.memory.stores.sqlite import SqliteStore
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.finalization.document import archive_text, call_document, redact_turns, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.memory.documents import Document
+from gateway.memory.stores.documents import Document
 from gateway.memory.summary_parser import read_call
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.plain_text import SpokenLine

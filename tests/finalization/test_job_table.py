@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import StoreUnavailable, TakenOver
 from gateway.finalization.job import FinalizationJob, JobState
 from gateway.finalization.job_table import HANDED_OVER, SCHEMA, JobTable
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.stores.sqlite import SqliteStore
 from tests.calls.aftermath import SUMMARY, a_session
 from tests.history.test_stores import OLD
 

@@ -21,12 +21,12 @@ from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.erasure import DataLocations, Eraser, NoSharedData, holding
 from gateway.history.live_events import EventPublisher
 from gateway.history.stores import Stores, open_stores
-from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore, TopicNote
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerStateStore
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.documents import NewDocument
+from gateway.memory.stores.store import MemoryStore
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session

@@ -7,9 +7,9 @@ from gateway.finalization.document import call_document
 from gateway.history.calls_table import CallsTable
 from gateway.history.report import CallerSummary, MemoryReports, MemoryStats
 from gateway.history.stores import MEMORY_SCHEMA
-from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.state import CallerStateStore
+from gateway.memory.stores.documents import NewDocument
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 
 OTHER = "+12025550188"

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway.memory.postgres import PostgresStore
-from gateway.memory.sqlite import SqliteStore
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.postgres import PostgresStore
+from gateway.memory.stores.sqlite import SqliteStore
+from gateway.memory.stores.store import MemoryStore
 from gateway.settings import Secret
 from tests.postgres_server import PostgresServer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.database import Migration
+from gateway.memory.stores.database import Migration
 
 OLD = ("CREATE TABLE IF NOT EXISTS old (word TEXT NOT NULL)",)
 NEW = "CREATE TABLE IF NOT EXISTS new (word TEXT NOT NULL)"

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.memory.documents import parse_tags, parse_time
+from gateway.memory.stores.documents import parse_tags, parse_time
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore, project
 from gateway.memory.memory_log import SCHEMA, LogEntry, Retention
+from gateway.memory.stores.documents import NewDocument
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.memory_log import SCHEMA, LogChange, Retention
 from gateway.memory.pinned_topics import PinnedTopicStore, TopicNote
+from gateway.memory.stores.documents import NewDocument
 from tests.calls.aftermath import CALLER, START, a_session
 
 ANA = ("maya", "+12025550101")

@@ -7,10 +7,10 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from gateway.history.stores import MEMORY_SCHEMA
-from gateway.memory.documents import NewDocument
 from gateway.memory.embeddings import minilm
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.postgres import PostgresStore
+from gateway.memory.stores.documents import NewDocument
+from gateway.memory.stores.postgres import PostgresStore
 from tests.memory.stores import PostgresGround
 from tests.stage import until_it
 

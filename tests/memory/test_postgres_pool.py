@@ -4,7 +4,7 @@ import time
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.postgres_pool import PostgresPool, PostgresTimeouts
+from gateway.memory.stores.postgres_pool import PostgresPool, PostgresTimeouts
 from tests.stage import PATIENCE, until_it
 
 

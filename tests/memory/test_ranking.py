@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory import ranking
+from gateway.memory.stores import ranking
 
 SIZES = {1: 40, 2: 40, 3: 40, 4: 40}
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopicStore
 from gateway.memory.recall import Recall, merged, render, render_known, render_topics
 from gateway.memory.remem_client import NoRemem, RememClient
+from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import PastCall
 from gateway.settings import Secret
 from tests.calls.aftermath import a_session

@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from gateway.errors import StoreRefused, StoreUnavailable
-from gateway.memory.documents import NewDocument
 from gateway.memory.remem_client import RememClient
+from gateway.memory.stores.documents import NewDocument
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault
 

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.database import NARROW_SCOPE
-from gateway.memory.documents import NewDocument, create_document
 from gateway.memory.embeddings import minilm
 from gateway.memory.embeddings.embedder import MODEL, Embedder
 from gateway.memory.embeddings.model_process import ModelGone
-from gateway.memory.search import parts, snippet
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.stores.database import NARROW_SCOPE
+from gateway.memory.stores.documents import NewDocument, create_document
+from gateway.memory.stores.search import parts, snippet
+from gateway.memory.stores.sqlite import SqliteStore
 from tests.memory.stores import Ground, SqliteGround
 
 ANA = ("caller-fact", "caller:+12025550101")

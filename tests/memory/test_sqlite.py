@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.documents import NewDocument
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.stores.documents import NewDocument
+from gateway.memory.stores.sqlite import SqliteStore
 from tests.memory.stores import SqliteGround
 
 

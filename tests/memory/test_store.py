@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
-from gateway.memory.documents import NewDocument
+from gateway.memory.stores.documents import NewDocument
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 ANA = ("voice-session", "agent:maya", "caller:+12025550101")

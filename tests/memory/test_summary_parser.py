@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.memory.documents import Document
+from gateway.memory.stores.documents import Document
 from gateway.memory.summary_parser import NAME_FROM_EARLIER_CALL, PastCall, belongs_to, read_call
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)

@@ -4,10 +4,10 @@ import pytest
 
 from gateway.history.erasure import DataLocations, Eraser, NoSharedData
 from gateway.history.stores import Stores, open_local_store
-from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
+from gateway.memory.stores.documents import NewDocument
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, a_session

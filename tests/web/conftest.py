@@ -12,7 +12,7 @@ import pytest
 
 from gateway.app import create_app
 from gateway.history.stores import open_local_store
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.stores.sqlite import SqliteStore
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
 from tests.web.dashboard.examples import fill

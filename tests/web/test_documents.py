@@ -2,8 +2,8 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from gateway.memory.documents import NewDocument
 from gateway.memory.remem_client import RememClient
+from gateway.memory.stores.documents import NewDocument
 from gateway.settings import Secret
 from gateway.web.documents import routes
 

@@ -13,9 +13,9 @@ from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 
 from gateway.memory import memory_log, personas
-from gateway.memory.documents import NewDocument
 from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopicStore
+from gateway.memory.stores.documents import NewDocument
 from gateway.settings import Secret
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.web.mcp import McpEndpoint

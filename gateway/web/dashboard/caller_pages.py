@@ -18,7 +18,7 @@ from gateway.history.report import KnownFact, MemoryReports, ReportedTopic
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import read_call
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import FAILURES

@@ -18,7 +18,7 @@ from gateway.calls.call import Call
 from gateway.calls.operator import OperatorControl
 from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.live_events import EventPublisher
-from gateway.memory.store import MemoryStore
+from gateway.memory.stores.store import MemoryStore
 from gateway.session import Turn, VoiceSession
 from gateway.web.dashboard.recordings import endless_wav_header, stereo
 from gateway.web.dashboard.stats_pages import FAILURES

@@ -14,10 +14,10 @@ from gateway.finalization.document import archive_text, call_document, spoken_li
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.calls_table import CallsTable, finished_call, insert_call
 from gateway.history.stores import open_local_store
-from gateway.memory.documents import index_text
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerStateStore
+from gateway.memory.stores.documents import index_text
+from gateway.memory.stores.sqlite import SqliteStore
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 RECORDED = Path("gateway/replay/calls/first.jsonl")

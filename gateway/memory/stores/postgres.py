@@ -20,13 +20,21 @@ from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 from psycopg import Error, OperationalError, errors, sql
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import documents
-from gateway.memory.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Migration, Schema, Unembedded
-from gateway.memory.documents import carries, token
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.embeddings.wordpiece import without_accents
-from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
-from gateway.memory.store import MemoryStore, StoreOptions
+from gateway.memory.stores import documents
+from gateway.memory.stores.database import (
+    MOST_CANDIDATES,
+    NARROW_SCOPE,
+    Connection,
+    MemberRow,
+    Migration,
+    Schema,
+    Unembedded,
+)
+from gateway.memory.stores.documents import carries, token
+from gateway.memory.stores.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
+from gateway.memory.stores.store import MemoryStore, StoreOptions
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.memory import ranking
-from gateway.memory.database import Connection, Index, MemberRow
 from gateway.memory.embeddings.wordpiece import without_accents
+from gateway.memory.stores import ranking
+from gateway.memory.stores.database import Connection, Index, MemberRow
 from gateway.memory.summary_parser import SESSION_PREFIX
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final, TypedDict, TypeVar
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
-from gateway.memory import documents, search
-from gateway.memory.database import Connection, Index, Unembedded
-from gateway.memory.documents import Document, Hit, NewDocument, time_text
 from gateway.memory.embeddings.embedder import Embedder, PendingReading
-from gateway.memory.search import parts, snippet
+from gateway.memory.stores import documents, search
+from gateway.memory.stores.database import Connection, Index, Unembedded
+from gateway.memory.stores.documents import Document, Hit, NewDocument, time_text
+from gateway.memory.stores.search import parts, snippet
 
 T = TypeVar("T")
 

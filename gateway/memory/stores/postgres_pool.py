@@ -26,7 +26,7 @@ from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.database import Parameters, Rows
+from gateway.memory.stores.database import Parameters, Rows
 
 T = TypeVar("T")
 Raw = psycopg.Connection[Any]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import DocumentNotFound
-from gateway.memory.database import Connection
+from gateway.memory.stores.database import Connection
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS documents (

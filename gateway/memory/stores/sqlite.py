@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 import orjson
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import documents
-from gateway.memory.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Schema, Unembedded
-from gateway.memory.documents import carries, token
 from gateway.memory.embeddings.embedder import MODEL
-from gateway.memory.store import MemoryStore, StoreOptions
+from gateway.memory.stores import documents
+from gateway.memory.stores.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Schema, Unembedded
+from gateway.memory.stores.documents import carries, token
+from gateway.memory.stores.store import MemoryStore, StoreOptions
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import SignIndex, Vectors
