@@ -90,7 +90,7 @@ class JobTable:
         connection.execute(f"INSERT OR REPLACE INTO finalization_jobs ({', '.join(row)}) VALUES ({marks})", row)
 
     async def finish(self, job: FinalizationJob) -> None:
-        await self._change("DELETE FROM finalization_jobs WHERE session_id = ?", job.session.id)
+        await self._store.change("DELETE FROM finalization_jobs WHERE session_id = ?", job.session.id)
 
     async def park(self, job: FinalizationJob) -> None:
         await self.save(job)
@@ -121,7 +121,7 @@ class JobTable:
             return False
 
         change = "UPDATE finalization_jobs SET node = ? WHERE session_id = ? AND node = ?"
-        claimed = bool(await self._change(change, self._node, job.session.id, job.node))
+        claimed = bool(await self._store.change(change, self._node, job.session.id, job.node))
         job.node = self._node if claimed else job.node
         return claimed
 
@@ -129,7 +129,7 @@ class JobTable:
         """Queue all failed jobs again, or the one of this call. Returns how many there were."""
         change = """UPDATE finalization_jobs SET state = ?, problem = '', node = ''
             WHERE problem <> '' AND ? IN ('', session_id)"""
-        return await self._change(change, JobState.QUEUED, session_id)
+        return await self._store.change(change, JobState.QUEUED, session_id)
 
     async def of(self, session_id: str) -> FinalizationJob | None:
         """The job of one call, if it is not done."""
@@ -139,14 +139,11 @@ class JobTable:
     async def waiting(self, limit: int) -> list[tuple[str, str]]:
         """The session ids of the oldest jobs, each with its permanent error; empty for one that is under way."""
         query = "SELECT session_id, problem FROM finalization_jobs ORDER BY rowid LIMIT ?"
-        return await self._store.look(lambda connection: connection.execute(query, (limit,)).fetchall())
+        return await self._store.fetch(query, limit)
 
     async def unfinished(self) -> list[FinalizationJob]:
         """All jobs, the oldest first. A row that cannot be read is left alone and logged."""
         return [job for row in await self._store.look(_rows) if (job := _readable(row)) is not None]
-
-    async def _change(self, statement: str, *values: str) -> int:
-        return await self._store.run(lambda connection: connection.execute(statement, values).rowcount)
 
 
 def _rows(connection: Connection, which: str = "", *values: str) -> list[dict[str, Any]]:

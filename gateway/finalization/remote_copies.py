@@ -74,7 +74,7 @@ class RemoteCopies:
             remote_id = sent[key][0] or await self._remem.find_by_session(key)
             if remote_id and not await self._remem.delete(remote_id):
                 await self._remem.replace(remote_id, _NO_LONGER_PINNED)
-            await self._run("DELETE FROM remote_copies WHERE key = ?", key)
+            await self._store.change("DELETE FROM remote_copies WHERE key = ?", key)
             changed += 1
         for session_id in sessions:
             await self._send_call(session_id)
@@ -100,7 +100,7 @@ class RemoteCopies:
     async def _keep(self, *row: str) -> None:
         statement = """INSERT INTO remote_copies VALUES (?, ?, ?, ?, ?) ON CONFLICT (key)
             DO UPDATE SET remote_id = excluded.remote_id, digest = excluded.digest"""
-        await self._run(statement, *row)
+        await self._store.change(statement, *row)
 
     async def _send_call(self, session_id: str) -> None:
         query = "SELECT title, content FROM documents WHERE source_id = ? AND source = ?"
@@ -114,16 +114,13 @@ class RemoteCopies:
             title, content = document
             known = [orjson.loads(stored)["text"] for (stored,) in facts]
             await self._remem.replace(remote_id, NewDocument(title, add_facts(content, known)))
-        await self._run("DELETE FROM remote_updates WHERE session_id = ?", session_id)
-
-    async def _run(self, statement: str, *values: str) -> None:
-        await self._store.run(lambda connection: connection.execute(statement, values).rowcount)
+        await self._store.change("DELETE FROM remote_updates WHERE session_id = ?", session_id)
 
 
 async def sent_copies(store: MemoryStore, caller: str, agent: str) -> dict[str, str]:
     """The copies of a caller's topics, with one agent or all: their ids in the remote store by those in ours."""
     query = "SELECT key, remote_id FROM remote_copies WHERE caller = ? AND ? IN ('', agent)"
-    return dict(await store.look(lambda connection: connection.execute(query, (caller, agent)).fetchall()))
+    return dict(await store.fetch(query, caller, agent))
 
 
 def _read(

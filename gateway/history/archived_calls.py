@@ -5,7 +5,6 @@ One row has the call as the table of finished calls had it, and its document. `g
 """
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,14 +65,14 @@ class ArchivedCalls:
     async def newest(self, wanted: CallRowFilter, *, limit: int) -> list[ArchivedCall]:
         where, values = wanted.where()
         query = f"SELECT content FROM archived_calls WHERE {where} {NEWEST_FIRST}"
-        return await self._fetch(query, [*values, limit])
+        return [_archived_call(*row) for row in await self._store.fetch(query, *values, limit)]
 
     async def find(self, session_id: str) -> ArchivedCall | None:
         """By id, or by the beginning of the uuid if only one call has it."""
         prefix = f"voice-session:{session_id.removeprefix('voice-session:')}"
         query = "SELECT content FROM archived_calls WHERE session_id >= ? AND session_id < ? LIMIT 2"
-        found = await self._fetch(query, [prefix, prefix + "\U0010ffff"])
-        return found[0] if len(found) == 1 else None
+        rows = await self._store.fetch(query, prefix, prefix + "\U0010ffff")
+        return _archived_call(*rows[0]) if len(rows) == 1 else None
 
     async def drop_document(self, session_id: str) -> int:
         """Delete the document of a call that was reverted, and keep its row. Returns how many there were."""
@@ -93,11 +92,7 @@ class ArchivedCalls:
     async def forget(self, *, caller: str, agent: str = "") -> int:
         """Delete a caller's calls, with one agent or all. Returns how many."""
         statement = "DELETE FROM archived_calls WHERE caller = ? AND ? IN ('', agent)"
-        return await self._store.run(lambda connection: connection.execute(statement, (caller, agent)).rowcount)
-
-    async def _fetch(self, query: str, values: Sequence[Any]) -> list[ArchivedCall]:
-        rows = await self._store.look(lambda connection: connection.execute(query, values).fetchall())
-        return [_archived_call(content) for (content,) in rows]
+        return await self._store.change(statement, caller, agent)
 
 
 def _archive_some(connection: Connection, before: str) -> int:

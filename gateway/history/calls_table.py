@@ -194,7 +194,7 @@ class CallsTable:
 
     async def set_summary_by(self, session_id: str, summary_by: str) -> None:
         statement = "UPDATE finished_calls SET summary_by = ? WHERE session_id = ?"
-        await self._store.run(lambda connection: connection.execute(statement, (summary_by, session_id)).rowcount)
+        await self._store.change(statement, summary_by, session_id)
 
     async def forget(self, *, caller: str, agent: str = "") -> list[str]:
         """Delete a caller's calls, with one agent or all. Returns the session ids."""
@@ -214,14 +214,14 @@ class CallsTable:
         """By id, or by the beginning of the uuid if only one call has it."""
         prefix = f"voice-session:{session_id.removeprefix('voice-session:')}"
         query = f"{WITH_RECEIPT} WHERE session_id >= ? AND session_id < ? LIMIT 2"
-        rows = await self._fetch(query, prefix, prefix + "\U0010ffff")
+        rows = await self._store.fetch(query, prefix, prefix + "\U0010ffff")
         return call_from_row(rows[0]) if len(rows) == 1 else None
 
     async def newest(self, wanted: CallRowFilter = EVERY_CALL, *, limit: int = 100) -> list[FinishedCall]:
         """The newest first."""
         where, values = wanted.where()
         query = f"{WITH_RECEIPT} WHERE {where} {NEWEST_FIRST}"
-        return [call_from_row(row) for row in await self._fetch(query, *values, limit)]
+        return [call_from_row(row) for row in await self._store.fetch(query, *values, limit)]
 
     async def page(self, wanted: CallRowFilter, *, after: str = "", limit: int = 50) -> list[CallRow]:
         """The newest, or those after a row's `cursor`."""
@@ -231,27 +231,31 @@ class CallsTable:
             where = f"(started_at, session_id) < (?, ?) AND {where}"
             values = [started_at, f"voice-session:{uuid}", *values]
         query = f"SELECT {_COLUMNS} FROM finished_calls WHERE {where} {NEWEST_FIRST}"
-        return [CallRow(*row) for row in await self._fetch(query, *values, limit)]
+        return [CallRow(*row) for row in await self._store.fetch(query, *values, limit)]
 
     async def by_ids(self, session_ids: Iterable[str]) -> list[CallRow]:
         """The calls with these ids, in their order; unknown ids are skipped."""
         ids = list(session_ids)
         marks = ", ".join("?" * len(ids))
-        rows = await self._fetch(f"SELECT {_COLUMNS} FROM finished_calls WHERE session_id IN ({marks})", *ids)
+        rows = await self._store.fetch(f"SELECT {_COLUMNS} FROM finished_calls WHERE session_id IN ({marks})", *ids)
         found = {row[0]: CallRow(*row) for row in rows}
         return [found[id_] for id_ in ids if id_ in found]
 
     async def count(self, wanted: CallRowFilter) -> int:
         where, values = wanted.where()
-        return int(await self._value(f"SELECT count(*) FROM finished_calls WHERE {where}", *values))
+        [(number,)] = await self._store.fetch(f"SELECT count(*) FROM finished_calls WHERE {where}", *values)
+        return int(number)
 
     async def oldest(self, wanted: CallRowFilter) -> str:
         """When the first of these calls started; empty if there are none."""
         where, values = wanted.where()
-        return await self._value(f"SELECT min(started_at) FROM finished_calls WHERE {where}", *values) or ""
+        [(moment,)] = await self._store.fetch(f"SELECT min(started_at) FROM finished_calls WHERE {where}", *values)
+        return moment or ""
 
     async def agents(self) -> list[str]:
-        return [agent for (agent,) in await self._fetch("SELECT DISTINCT agent FROM finished_calls ORDER BY agent")]
+        return [
+            agent for (agent,) in await self._store.fetch("SELECT DISTINCT agent FROM finished_calls ORDER BY agent")
+        ]
 
     # Callers
 
@@ -259,24 +263,25 @@ class CallsTable:
         """The last caller first."""
         query = """SELECT caller, count(*), max(started_at || '~' || session_id) AS newest FROM finished_calls
             WHERE caller LIKE ? GROUP BY caller ORDER BY newest DESC LIMIT ? OFFSET ?"""
-        rows = await self._fetch(query, f"%{digits}%", limit, offset)
+        rows = await self._store.fetch(query, f"%{digits}%", limit, offset)
         if not rows:
             return []
         marks = ", ".join("?" * len(rows))
-        stored = await self._fetch(_FACTS_OF_CALLERS.format(marks=marks), *(caller for caller, *_ in rows))
+        stored = await self._store.fetch(_FACTS_OF_CALLERS.format(marks=marks), *(caller for caller, *_ in rows))
         facts = Counter(caller for caller, _, metadata in stored if not orjson.loads(metadata).get("superseded_by"))
         last = {caller: newest.partition("~") for caller, _, newest in rows}
         return [CallerRow(caller, calls, last[caller][0], last[caller][2], facts[caller]) for caller, calls, _ in rows]
 
     async def count_callers(self, digits: str = "") -> int:
         query = "SELECT count(DISTINCT caller) FROM finished_calls WHERE caller LIKE ?"
-        return int(await self._value(query, f"%{digits}%"))
+        [(number,)] = await self._store.fetch(query, f"%{digits}%")
+        return int(number)
 
     async def callers_since(self, since: str) -> tuple[int, int]:
         """How many called since then, and how many of them not for the first time."""
         query = """SELECT count(*), coalesce(sum(CASE WHEN calls > 1 THEN 1 ELSE 0 END), 0) FROM
             (SELECT count(*) AS calls FROM finished_calls GROUP BY caller HAVING max(started_at) >= ?) AS per_caller"""
-        [(callers, returning)] = await self._fetch(query, since)
+        [(callers, returning)] = await self._store.fetch(query, since)
         return callers, returning
 
     # Latency
@@ -294,12 +299,6 @@ class CallsTable:
             return [_time_step(rows[first:last]) for first, last in pairwise([*edges, len(rows)])]
 
         return await self._store.look(work)
-
-    async def _value(self, query: str, *values: Any) -> Any:
-        return (await self._fetch(query, *values))[0][0]
-
-    async def _fetch(self, query: str, *values: Any) -> list[Any]:
-        return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
 
 
 def _time_step(rows: Sequence[tuple[Any, ...]]) -> TimeStep:

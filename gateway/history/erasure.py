@@ -245,7 +245,7 @@ class Eraser:
             return False
         hashes = [hashed_caller(agent, caller, self._secret) for agent in ("", session.agent) for caller in callers]
         query = f"SELECT max(at) FROM forgotten WHERE caller IN ({', '.join('?' * len(hashes))})"
-        (at,) = await self._store.look(lambda connection: connection.execute(query, hashes).fetchone())
+        [(at,)] = await self._store.fetch(query, *hashes)
         if at is None or datetime.fromisoformat(at) < session.started_at:
             return False
         await self._store.run(lambda connection: _revert(connection, [session.id]))
@@ -260,7 +260,7 @@ class Eraser:
         found = await asyncio.to_thread(lambda: list(_call_files(self._locations)))
         files = {path: f"voice-session:{uuid}" for path, uuid in found}
         logged = await asyncio.to_thread(logged_sessions, self._locations.log)
-        rows = await self._store.look(lambda connection: connection.execute(_ERASED).fetchall())
+        rows = await self._store.fetch(_ERASED)
         erased = logged.union(files.values()).intersection(session_id for (session_id,) in rows)
         if erased:
             await asyncio.to_thread(_delete_files, [path for path, session_id in files.items() if session_id in erased])

@@ -139,9 +139,7 @@ class MemoryRebuild:
     async def undo(self, caller: str, agent: str = "") -> int:
         """Restore what the last rebuild of a caller replaced. Returns how many calls."""
         query = "SELECT agent, content FROM rebuild_undo WHERE caller = ? AND ? IN ('', agent)"
-        rows = await self._memory.documents.look(
-            lambda connection: connection.execute(query, (caller, agent)).fetchall()
-        )
+        rows = await self._memory.documents.fetch(query, caller, agent)
         restored = 0
         for name, content in rows:
             for session_id, saved in orjson.loads(zlib.decompress(content)).items():
@@ -160,7 +158,7 @@ class MemoryRebuild:
                 await self._send_remote(session_id, NewDocument(saved["title"], saved["content"]))
                 restored += 1
         statement = "DELETE FROM rebuild_undo WHERE caller = ? AND ? IN ('', agent)"
-        await self._memory.documents.run(lambda connection: connection.execute(statement, (caller, agent)).rowcount)
+        await self._memory.documents.change(statement, caller, agent)
         return restored
 
     async def _saved(self, call: RebuiltCall) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from gateway.memory.facts import Fact, FactStore
 from gateway.memory.pinned_topics import SOURCE as TOPIC
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
-from gateway.memory.stores.database import Parameters
 from gateway.memory.stores.documents import Document
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
@@ -185,13 +184,13 @@ class MemoryReports:
         tags = (f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
         documents = await self._store.newest(tags=tags, limit=_ALL)
         changes = await self.changes(caller, agents)
-        reverted = {session_id for (session_id,) in await self._fetch("SELECT session_id FROM reverted_sessions")}
+        reverted = {session_id for (session_id,) in await self._store.fetch("SELECT session_id FROM reverted_sessions")}
         of_caller = [call.session_id for call in calls if call.session_id in reverted]
         return CallerReport(caller, facts, state, calls, of_caller, documents, changes, pins, archived)
 
     async def agents_of(self, caller: str) -> list[str]:
         """The agents that have something of a caller."""
-        rows = await self._fetch(_SCOPES.format(where="WHERE caller = :caller"), {"caller": caller})
+        rows = await self._store.fetch(_SCOPES.format(where="WHERE caller = ?"), *[caller] * 4)
         return sorted(agent for agent, _ in rows)
 
     async def changes(self, caller: str, agents: Iterable[str]) -> list[MemoryChange]:
@@ -201,7 +200,7 @@ class MemoryReports:
             for change in (*await self._facts.history(agent, caller), *await self._pins.history(agent, caller)):
                 parts = change.session_id, change.before, change.after
                 changes.append(MemoryChange(change.at, change.op, agent, *parts))
-            for at, session_id, key, value, previous in await self._fetch(_STATE_CHANGES, (agent, caller)):
+            for at, session_id, key, value, previous in await self._store.fetch(_STATE_CHANGES, agent, caller):
                 if value != previous:
                     before = "" if previous is None else f"{key} = {previous}"
                     after = "" if value is None else f"{key} = {value}"
@@ -230,7 +229,7 @@ class MemoryReports:
             kinds = [*_of_pins(pins), *_of_facts(facts, used), *_of_state(state)]
             found += [AuditFinding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
         # Summaries of calls, notes, and what clients have stored.
-        for tags, content, source_id in await self._fetch(_DOCUMENTS):
+        for tags, content, source_id in await self._store.fetch(_DOCUMENTS):
             whose = dict(tag.split(":", 1) for tag in reversed(orjson.loads(tags)) if ":" in tag)
             name = whose.get("agent", "")
             if "caller" in whose and agent in ("", name):
@@ -262,11 +261,8 @@ class MemoryReports:
 
     async def _scopes(self, agent: str) -> list[tuple[str, str]]:
         """Pairs of agent and caller."""
-        rows = await self._fetch(_SCOPES.format(where="") + " ORDER BY caller, agent")
+        rows = await self._store.fetch(_SCOPES.format(where="") + " ORDER BY caller, agent")
         return [(name, caller) for name, caller in rows if agent in ("", name)]
-
-    async def _fetch(self, query: str, values: Parameters = ()) -> list[Any]:
-        return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
 
 
 # Findings: (kind, session id, text), or (kind, text) of a document

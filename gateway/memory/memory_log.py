@@ -238,16 +238,14 @@ class MemoryLog(ABC, Generic[Item]):
 
     async def delete_old_undo(self, now: datetime) -> None:
         """Delete the copies of rebuilds that can no longer be undone."""
-        before = ((now - timedelta(days=UNDO_DAYS)).isoformat(),)
-        statement = "DELETE FROM rebuild_undo WHERE at < ?"
-        await self._store.run(lambda connection: connection.execute(statement, before).rowcount)
+        before = (now - timedelta(days=UNDO_DAYS)).isoformat()
+        await self._store.change("DELETE FROM rebuild_undo WHERE at < ?", before)
 
     async def session_entries(self, session_id: str) -> list[NewEntry]:
         """What a session contributed, in its order."""
         columns = "content, model, vector"
         query = f"SELECT {columns} FROM memory_entries WHERE session_id = ? AND source = ? ORDER BY position"
-        values = session_id, self.source
-        rows = await self._store.look(lambda connection: connection.execute(query, values).fetchall())
+        rows = await self._store.fetch(query, session_id, self.source)
         return [NewEntry(orjson.loads(content), _comparable(model, vector)) for content, model, vector in rows]
 
     # In a transaction

@@ -130,7 +130,7 @@ class PersonaStore:
         """All personas, the last updated first."""
         statement = """SELECT persona, count(*), max(at) AS updated FROM persona_memories
             GROUP BY persona ORDER BY updated DESC, persona"""
-        rows = await self._store.look(lambda connection: connection.execute(statement).fetchall())
+        rows = await self._store.fetch(statement)
         return [Persona(name, count, datetime.fromisoformat(at)) for name, count, at in rows]
 
     async def delete(self, persona: str) -> int:

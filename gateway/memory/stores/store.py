@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar, Final, TypedDict, TypeVar
+from typing import Any, ClassVar, Final, TypedDict, TypeVar
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory.embeddings.embedder import Embedder, PendingReading
@@ -94,6 +94,14 @@ class MemoryStore(ABC):
     @abstractmethod
     async def ask(self, work: Callable[[Connection], T]) -> T:
         """Run reading `work` that may wait for the model, in one snapshot, without delaying `look`."""
+
+    async def fetch(self, query: str, *values: Any) -> list[Any]:
+        """The rows of one query."""
+        return await self.look(lambda connection: connection.execute(query, values).fetchall())
+
+    async def change(self, statement: str, *values: Any) -> int:
+        """Run one statement. Returns how many rows it changed."""
+        return await self.run(lambda connection: connection.execute(statement, values).rowcount)
 
     async def close(self) -> None:
         """Finish the work under way. Idempotent."""
