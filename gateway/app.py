@@ -52,6 +52,7 @@ from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.maintenance import running
 from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.entities import EntityReader
 from gateway.memory.facts import FactStore
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.memory_log import Retention
@@ -511,7 +512,7 @@ async def routes(
         *OutboundEndpoint(manager, public, token, outbound_calls, config.agents, services.controls).routes(),
         *softphone.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens),
-        *documents.routes(visible, (token, *own_store_key)),
+        *documents.routes(visible, EntityReader(resources.store, visible), (token, *own_store_key)),
         *mcp.routes(),
         *sessions.routes(history, token),
         *live.routes(),

@@ -129,6 +129,8 @@ async def test_gateway_is_ready_when_its_models_are_loaded(http):
 async def test_gateway_with_another_engine_is_ready_at_once(stage):
     answer = await stage.http.get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"ready": True})
+    answer = await stage.http.get("/health/ready")  # as clients of Remem ask
+    assert (answer.status_code, answer.json()["status"]) == (200, "healthy")
 
 
 def test_local_engine_without_its_packages_is_refused(tmp_path, monkeypatch):

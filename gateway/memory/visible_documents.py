@@ -7,6 +7,7 @@ deletes the log entries behind it.
 
 import textwrap
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,13 +15,49 @@ from gateway.memory.facts import Fact, FactStore
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.stores.documents import Document, Hit, NewDocument
+from gateway.memory.stores.search import snippet
 from gateway.memory.stores.store import MemoryStore
 
 NOTE: Final = "note"
 """The source of the notes that text agents store about callers."""
 
 _NOTE_TAG: Final = "caller-note"
+CALL_TITLE: Final = "Voice Call Summary"
+CALL_TAG: Final = "voice-session"
+DEFAULT_NAMESPACE: Final = "default"
+"""Where documents are that name no namespace, such as all of the gateway's own."""
+NAMESPACE_TAG: Final = "namespace:"
+
 _MORE: Final = 20  # extra results, to replace hidden ones
+_MOST: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """The namespaces that a request reads; `*` stands for all. A document has its namespace as a tag."""
+
+    names: tuple[str, ...] = (DEFAULT_NAMESPACE,)
+
+    @property
+    def include_default(self) -> bool:
+        return not {"*", DEFAULT_NAMESPACE}.isdisjoint(self.names)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags that every document of these namespaces has, for the search index."""
+        return () if len(self.names) > 1 or self.include_default else namespace_tags(self.names[0])
+
+    def admit(self, document: Document) -> bool:
+        return "*" in self.names or namespace_of(document) in self.names
+
+
+def namespace_tags(name: str) -> tuple[str, ...]:
+    return (f"{NAMESPACE_TAG}{name}",) if name not in ("", DEFAULT_NAMESPACE) else ()
+
+
+def namespace_of(document: Document) -> str:
+    names = (tag.removeprefix(NAMESPACE_TAG) for tag in document.tags if tag.startswith(NAMESPACE_TAG))
+    return next(names, DEFAULT_NAMESPACE)
 
 
 class VisibleDocuments:
@@ -35,12 +72,25 @@ class VisibleDocuments:
         self._retention = retention
         self._now = now
 
-    async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
+    async def query(
+        self, text: str, *, limit: int, tags: Sequence[str] = (), accepts: Callable[[Document], bool] = lambda _: True
+    ) -> list[Hit]:
+        """
+        The documents nearest to `text` among those with every one of `tags` that `accepts` does not leave out.
+
+        The title of all calls asks for calls, newest first: their words are all the same.
+        """
         found, moment = [], self._now()
-        for more in (0, _MORE):  # nearly always nothing is hidden
-            hits = await self._store.query(text, limit=limit + more, tags=tags)
-            found = [hit for hit in hits if self._is_visible(hit.document, moment)]
-            if len(found) == len(hits):
+        is_title = text.strip().casefold() == CALL_TITLE.casefold()
+        for asked in (limit, limit + _MORE, _MOST):  # nearly always nothing is hidden
+            hits = await self._store.query(text, limit=asked, tags=tags)
+            if is_title:
+                calls = await self._store.newest(tags=(CALL_TAG, *tags), limit=asked)
+                newest = [Hit(call, snippet(call.content, (), None), 1 / (60 + n)) for n, call in enumerate(calls, 1)]
+                known = {call.id for call in calls}
+                hits = [*newest, *(hit for hit in hits if hit.document.id not in known)]
+            found = [hit for hit in hits if accepts(hit.document) and self._is_visible(hit.document, moment)]
+            if len(found) >= limit or len(hits) < asked:
                 break
         return found[:limit]
 
@@ -51,6 +101,14 @@ class VisibleDocuments:
 
     async def create(self, new: NewDocument) -> Document:
         return await self._store.create(new)
+
+    async def put(self, new: NewDocument) -> Document:
+        """Store a document in place of the one with the same `source_id`."""
+        return await self._store.put(new)
+
+    def oldest_fact(self, agent: str) -> datetime | None:
+        """The time before which facts are hidden; None without a limit."""
+        return self._retention.oldest(agent, self._now())
 
     async def get(self, document_id: str) -> Document:
         return await self._store.get(document_id)

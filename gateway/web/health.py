@@ -1,4 +1,4 @@
-"""Endpoints without credentials: `/health`, `/ready`, `/metrics`, and `/openapi.json`, which describes `/v1/*`."""
+"""Endpoints without credentials: health, readiness, `/metrics`, and `/openapi.json`, which describes `/v1/*`."""
 
 from collections.abc import Awaitable, Callable
 from importlib import metadata, resources
@@ -23,6 +23,12 @@ def routes(
         is_ready = ready()
         return JSONResponse({"ready": is_ready}, status_code=200 if is_ready else 503)
 
+    async def show_remem_readiness(request: Request) -> Response:
+        """As Remem's clients read it."""
+        status = "healthy" if ready() else "unhealthy"
+        services = [{"name": name, "status": status} for name in ("api", "worker")]
+        return JSONResponse({"status": status, "services": services}, status_code=200 if status == "healthy" else 503)
+
     async def show_metrics(request: Request) -> Response:
         return PlainTextResponse(await metrics(), media_type="text/plain; version=0.0.4")
 
@@ -32,6 +38,7 @@ def routes(
     return [
         Route("/health", show_health),
         Route("/ready", show_readiness),
+        Route("/health/ready", show_remem_readiness),
         Route("/metrics", show_metrics),
         Route("/openapi.json", show_description),
     ]

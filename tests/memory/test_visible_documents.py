@@ -86,3 +86,16 @@ async def test_forgotten_caller_has_no_topics(tmp_path):
     assert [pin.title for pin in await pins.pinned("maya", BEN)] == ["Orlando sale"]
     assert await notes.search("tea sale", caller=ANA, agent="maya", limit=5) == []
     await store.close()
+
+
+async def test_title_of_calls_finds_the_newest(store):
+    for day in range(3):
+        at = START + timedelta(days=day)
+        text = "voice call summary " * (3 - day)
+        await store.create(NewDocument("Voice Call Summary", f"{text}{day}", "voice-call", ("voice-session",), at))
+    await store.create(NewDocument("Voice Call Summary", "voice call summary", "api", (), START + timedelta(days=9)))
+    visible = VisibleDocuments(store, Retention())
+    hits = await visible.query("voice call summary", limit=4)
+    assert [hit.document.content[-1] for hit in hits[:3]] == ["2", "1", "0"]
+    [newest] = await visible.query(" Voice Call Summary", limit=1)
+    assert newest.document.content.endswith("2")

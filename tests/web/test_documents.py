@@ -2,8 +2,11 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from gateway.memory.entities import EntityReader
+from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.remem_client import RememClient
 from gateway.memory.stores.documents import NewDocument
+from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Secret
 from gateway.web.documents import routes
 
@@ -19,12 +22,17 @@ PLAN = {
 
 @pytest.fixture
 async def store(ground):
-    async with ground.opened() as store:
+    async with ground.opened(schema=SCHEMA) as store:
         yield store
 
 
+def document_routes(store, keys):
+    visible = VisibleDocuments(store, Retention())
+    return routes(visible, EntityReader(store, visible), keys)
+
+
 def client_of(store, *, key=KEY):
-    app = Starlette(routes=routes(store, [Secret("admin"), Secret(KEY)]))
+    app = Starlette(routes=document_routes(store, [Secret("admin"), Secret(KEY)]))
     headers = {"X-API-Key": key} if key else {}
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers)
 
@@ -73,6 +81,10 @@ async def test_key_opens_the_store(store, headers, status):
         ("PUT", "/v1/documents/x"),
         ("DELETE", "/v1/documents/x"),
         ("POST", "/v1/query"),
+        ("GET", "/v1/documents/x/chunks"),
+        ("POST", "/v1/documents/x/extract-facts"),
+        ("GET", "/v1/entities"),
+        ("GET", "/v1/entities/x/facts"),
     ],
 )
 async def test_every_path_asks_for_the_key(store, method, path):
@@ -81,7 +93,7 @@ async def test_every_path_asks_for_the_key(store, method, path):
 
 
 async def test_without_keys_nobody_enters(store):
-    app = Starlette(routes=routes(store, [Secret("")]))
+    app = Starlette(routes=document_routes(store, [Secret("")]))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
         response = await client.post("/v1/query", json={"text": "x"}, headers={"X-API-Key": ""})
     assert response.status_code == 401
@@ -185,6 +197,145 @@ async def test_unknown_document_is_404(client, method):
     assert (response.status_code, response.json()) == (404, {"detail": "no document nowhere"})
 
 
+async def test_ingest_replaces_its_source(client):
+    first = {"content": "The kettle is blue", "title": "Kettle", "source_id": "note:1", "return_id": True}
+    second = first | {"content": "The kettle is red", "metadata": {"tags": [ANA]}}
+    ids = [(await client.post("/v1/documents/ingest", json=body)).json()["document_id"] for body in (first, second)]
+    assert ids[0] == ids[1]
+    document = (await client.get(f"/v1/documents/{ids[0]}")).json()
+    assert (document["content"], document["tags"], document["source_id"]) == ("The kettle is red", [ANA], "note:1")
+    assert await found(client, text="blue") == []
+    assert await found(client, text="red", tags=[ANA]) == ["The kettle is red"]
+
+
+# Namespaces and filters
+
+
+async def found(client, **query):
+    answer = (await client.post("/v1/query", json={"text": "kettle"} | query)).json()
+    return [result["snippet"] for result in answer["results"]]
+
+
+async def test_namespaces_are_apart(client):
+    for namespace in ("", "work", "home"):
+        await client.post(
+            "/v1/documents/ingest", json={"content": f"kettle {namespace}".strip(), "namespace": namespace}
+        )
+    assert await found(client) == await found(client, namespaces=["default"]) == ["kettle"]
+    assert await found(client, namespaces=["work"]) == ["kettle work"]
+    assert sorted(await found(client, namespaces=["work", "default"])) == ["kettle", "kettle work"]
+    assert len(await found(client, namespaces=["*"])) == 3
+    assert await found(client, namespaces=["other"]) == []
+
+
+async def test_namespaces_do_not_share_source_ids(client):
+    for namespace in ("work", "home"):
+        body = {"content": f"kettle {namespace}", "namespace": namespace, "source_id": "note:1"}
+        await client.post("/v1/documents/ingest", json=body)
+    assert await found(client, namespaces=["work"]) == ["kettle work"]
+    assert await found(client, namespaces=["home"]) == ["kettle home"]
+
+
+async def test_document_is_read_in_its_namespaces(client):
+    body = {"content": "kettle", "namespace": "work", "return_id": True}
+    path = f"/v1/documents/{(await client.post('/v1/documents/ingest', json=body)).json()['document_id']}"
+    for suffix in ("", "/chunks"):
+        assert (await client.get(path + suffix, params={"namespaces": "home,work"})).status_code == 200
+        assert (await client.get(path + suffix, params={"namespaces": "home"})).status_code == 404
+    document = (await client.get(path)).json()
+    assert (document["namespace"], document["tags"]) == ("work", [])
+
+
+async def test_results_in_other_namespaces_do_not_crowd_out(client):
+    for n in range(30):
+        body = {"content": "kettle kettle kettle", "namespace": "work", "source_id": str(n)}
+        await client.post("/v1/documents/ingest", json=body)
+    await create(client, content="one kettle among other things")
+    assert await found(client, limit=2) == ["one kettle among other things"]
+
+
+@pytest.mark.parametrize(
+    "filters, expected",
+    [
+        ({"checkpoint_project": ["Remem"]}, ["kettle 1", "kettle 2"]),
+        ({"checkpoint_project": "remem", "checkpoint_kinds": ["final"]}, ["kettle 2"]),
+        ({"checkpoint_session": ["s1", "s9"]}, ["kettle 1"]),
+        ({"tags": ["blue"]}, ["kettle 2"]),
+        ({"source": ["quick_capture"]}, ["kettle 1"]),
+        ({"unknown": ["x"]}, []),
+        ({}, ["kettle 1", "kettle 2", "kettle 3"]),
+    ],
+)
+async def test_filters_are_honoured(client, filters, expected):
+    metadata = {"project": "remem", "session_id": "s1", "checkpoint_kind": "interval"}
+    await create(client, content="kettle 1", tags="", metadata=metadata, source="quick_capture")
+    await create(
+        client, content="kettle 2", metadata={"project": "remem", "checkpoint_kind": "final", "tags": ["blue"]}, tags=""
+    )
+    await create(client, content="kettle 3", tags="")
+    assert sorted(await found(client, filters=filters)) == expected
+
+
+@pytest.mark.parametrize(
+    "body, detail",
+    [
+        ({"namespaces": 7}, "namespaces must be a list of strings"),
+        ({"filters": ["project"]}, "filters must be an object"),
+    ],
+)
+async def test_bad_scope_is_refused(client, body, detail):
+    response = await client.post("/v1/query", json={"text": "x"} | body)
+    assert (response.status_code, response.json()) == (422, {"detail": detail})
+
+
+# Chunks, facts, entities
+
+
+async def test_chunks_are_the_parts_of_a_document(client):
+    content = " ".join(f"Sentence {n} is about a kettle that is much too long to be read at once." for n in range(20))
+    path = f"/v1/documents/{(await create(client, content=content))['id']}/chunks"
+    whole = (await client.get(path)).json()["chunks"]
+    assert " ".join(chunk["content"] for chunk in whole) == content
+    assert (await client.get(path, params={"limit": 2, "include_content": "false"})).json()["chunks"] == [
+        {"chunk_index": 0},
+        {"chunk_index": 1},
+    ]
+    assert (await client.get(path, params={"limit": "many"})).status_code == 422
+
+
+async def test_entities_have_facts(client):
+    body = {"content": "Ana Weber prefers mornings. Acme Corp moved to Leeds.", "return_id": True}
+    document_id = (await client.post("/v1/documents/ingest", json=body)).json()["document_id"]
+    accepted = await client.post(f"/v1/documents/{document_id}/extract-facts")
+    assert (accepted.status_code, accepted.json()["status"]) == (202, "accepted")
+    listed = (await client.get("/v1/entities", params={"limit": 10})).json()
+    assert sorted((one["name"], one["entity_type"]) for one in listed["entities"]) == [
+        ("Acme Corp", "org"),
+        ("Ana Weber", "person"),
+    ]
+    [ana] = (await client.get("/v1/entities", params={"type": "person"})).json()["entities"]
+    answer = (await client.get(f"/v1/entities/{ana['id']}/facts")).json()
+    [fact] = answer["facts"]
+    assert (fact["fact_type"], fact["content"], answer["total"]) == ("preference", "Ana Weber prefers mornings.", 1)
+    other = await client.get(f"/v1/entities/{ana['id']}/facts", params={"fact_type": "decision"})
+    assert other.json()["facts"] == []
+    assert (await client.get("/v1/entities/nowhere/facts")).status_code == 404
+
+
+async def test_query_brings_facts(client):
+    await create(client, content="Ana prefers mornings. Ben likes tea.", source="api")
+    answer = (await client.post("/v1/query", json={"query": "mornings", "include_facts": True, "entity": "ana"})).json()
+    assert [fact["content"] for fact in answer["facts"]] == ["Ana prefers mornings."]
+
+
+async def test_rich_query_answers_in_words_of_the_results(client):
+    document = await create(client, content="The shop opens at nine. Ana ordered a blue kettle.", title="Kettle")
+    body = {"query": "what did Ana order", "mode": "rich", "synthesize": True}
+    answer = (await client.post("/v1/query", json=body)).json()
+    assert answer["synthesis"].startswith("Ana ordered a blue kettle.")
+    assert answer["sources"] == [f"Kettle ({document['id']})"]
+
+
 # Asking
 
 
@@ -194,7 +345,7 @@ async def test_unknown_document_is_404(client, method):
         {"text": "kettle", "limit": 1, "tags": [ANA]},
         {"text": "kettle", "limit": 1, "tags": f"{ANA}, voice-session"},
         {"query": "kettle", "maxResults": 1, "minScore": 0, "mode": "fast"},
-        {"query": "kettle", "max_results": 1, "include_facts": True, "namespaces": ["work"], "filters": {}},
+        {"query": "kettle", "max_results": 1, "include_facts": True, "namespaces": ["*"], "filters": {}},
     ],
 )
 async def test_query_speaks_every_dialect(client, body):

@@ -97,12 +97,19 @@ async def test_documents_are_as_described(stage: Stage) -> None:
     await client.send("GET", path, template)
     await client.send("PUT", path, template, json={"content": "And a bell.", "mode": "append"})
     await client.send("PUT", path, template, json={"content": "x", "mode": "burn"})
-    await client.send("POST", "/v1/query", json={"query": "saddle", "limit": 2, "include_facts": True})
+    known = {"content": "Ana prefers a blue saddle.", "title": "Ana"}
+    await client.send("POST", "/v1/documents/ingest", json=known)
+    rich = {"mode": "rich", "synthesize": True, "include_facts": True}
+    await client.send("POST", "/v1/query", json={"query": "saddle", "limit": 2, **rich})
+    await client.send("GET", f"{path}/chunks", f"{template}/chunks")
+    await client.send("POST", f"{path}/extract-facts", f"{template}/extract-facts")
+    [entity] = (await client.send("GET", "/v1/entities")).json()["entities"]
+    await client.send("GET", f"/v1/entities/{entity['id']}/facts", "/v1/entities/{id}/facts")
     await client.send("DELETE", path, template)
     await client.send("GET", path, template)
     await client.send("GET", path, template, headers=WRONG)
     statuses = {status for _, status in client.seen}
-    assert statuses == {200, 201, 204, 401, 404, 413, 422}
+    assert statuses == {200, 201, 202, 204, 401, 404, 413, 422}
 
 
 async def test_calls_are_as_described(stage: Stage) -> None:

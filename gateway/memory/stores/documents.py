@@ -121,11 +121,11 @@ def carrying(*tags: str) -> tuple[str, tuple[str, ...]]:
 # In a transaction
 
 
-def create_document(connection: Connection, new: NewDocument, now: datetime) -> Document:
+def create_document(connection: Connection, new: NewDocument, now: datetime, *, document_id: str = "") -> Document:
     """Store a new document, or return the one that has the same `source_id`."""
     if new.source_id and (existing := find_document(connection, "source_id = ?", new.source_id)):
         return existing
-    document_id, tags = str(uuid.uuid4()), orjson.dumps(list(dict.fromkeys(new.tags))).decode()
+    document_id, tags = document_id or str(uuid.uuid4()), orjson.dumps(list(dict.fromkeys(new.tags))).decode()
     created_at, updated_at = time_text(new.created_at or now), time_text(now)
     metadata = orjson.dumps(new.metadata).decode()
     connection.execute(

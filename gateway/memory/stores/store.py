@@ -10,6 +10,7 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, TypedDict, TypeVar
 
@@ -136,6 +137,21 @@ class MemoryStore(ABC):
         """Store a new document, or return the one that has the same `source_id`."""
         moment = self._now()
         return await self.run(lambda connection: documents.create_document(connection, new, moment))
+
+    async def put(self, new: NewDocument) -> Document:
+        """Store a document in place of the one with the same `source_id`, which keeps its id and time of creation."""
+        moment = self._now()
+
+        def work(connection: Connection) -> Document:
+            old = documents.find_document(connection, "source_id = ?", new.source_id) if new.source_id else None
+            if old is None:
+                return documents.create_document(connection, new, moment)
+            # Deleted and stored again, so that the index follows a change of tags.
+            connection.execute("DELETE FROM documents WHERE id = ?", (old.id,))
+            again = replace(new, created_at=new.created_at or old.created_at)
+            return documents.create_document(connection, again, moment, document_id=old.id)
+
+        return await self.run(work)
 
     async def get(self, document_id: str) -> Document:
         return await self.look(lambda connection: documents.get_document(connection, document_id))
