@@ -5,9 +5,9 @@ It gets the same input as a language model: the prompt with notes of earlier cal
 the conversation. It quotes notes, invents nothing, and says what it is.
 """
 
+import itertools
 import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, Message, TextDelta, ToolCallDelta
@@ -77,167 +77,106 @@ class ScriptedUpstream:
     model = "scripted"
 
     async def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
-        turn = _Turn.of(request)
-        if turn.wants_to_end and not turn.has_ended:
+        script = _Script(request)
+        can_end = any(tool["function"]["name"] == END_CALL for tool in request.tools)
+        if can_end and script.is_goodbye and not script.has_ended:
             yield ToolCallDelta(0, "end", END_CALL, "{}")
             yield Finished("tool_calls")
             return
-        yield TextDelta(" ".join(_spoken(turn)))
+        yield TextDelta(" ".join(script.sentences()))
         yield Finished("stop")
 
-    async def warm(self) -> None:
-        pass
+    async def warm(self) -> None: ...
 
-    async def close(self) -> None:
-        pass
+    async def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class _Notes:
-    """The notes of earlier calls in a prompt."""
+class _Script:
+    """The answer to one request, from the notes of earlier calls in its prompt and its memory."""
 
-    facts: tuple[str, ...]
-    calls: tuple[str, ...]
-    """The lines of the notes, newest call first."""
-    found: tuple[str, ...]
-    """Memory found for this turn, best first."""
-
-    @classmethod
-    def read(cls, prompt: str, memory: str) -> "_Notes":
-        blocks = {name: tuple(text.splitlines()) for name, text in _BLOCK.findall(f"{prompt}\n{memory}")}
-        return cls(blocks.get("caller_facts", ()), blocks.get("call_notes", ()), blocks.get("known", ()))
-
-    @property
-    def name(self) -> str:
-        called = (fact.removeprefix("Is called ") for fact in self.facts if fact.startswith("Is called "))
-        return next(called, "")
-
-    def last_call(self) -> list[str]:
-        """What the caller said in the newest call, according to the notes."""
-        lines: list[str] = []
-        for line in self.calls[1:]:
-            if line.startswith("Call of "):
-                break
-            lines += _quotes(_LABEL.sub("", line))
-        return list(dict.fromkeys(lines))
-
-    def everything(self) -> list[str]:
-        """Everything that may answer a question; memory found for it comes first."""
-        found = [quote for line in self.found for quote in _quotes(_TITLE.sub("", line))]
-        noted = [quote for line in self.calls if not line.startswith("Call of ") for quote in _quotes(line)]
-        return list(dict.fromkeys([*found, *map(_second_person, self.facts), *noted]))
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """The parts of a request that the rules use."""
-
-    said: str
-    """The caller's last words; empty before the first."""
-    earlier: tuple[str, ...]
-    last_answer: str
-    greeting: str
-    """The configured greeting, before anything was said."""
-    notes: _Notes
-    can_end: bool
-    has_ended: bool
-    number: int
-
-    @classmethod
-    def of(cls, request: ChatRequest) -> "_Turn":
+    def __init__(self, request: ChatRequest) -> None:
         messages = request.messages
-        said = [_text(message) for message in messages if message["role"] == "user"]
-        answers = [_text(message) for message in messages if message["role"] == "assistant" and _text(message)]
-        prompt = "\n".join(_text(message) for message in messages if message["role"] == "system")
-        return cls(
-            said=said[-1] if said else "",
-            earlier=tuple(said[:-1]),
-            last_answer=answers[-1] if answers else "",
-            greeting=_text(messages[-1]) if messages[-1]["role"] == "assistant" and not said else "",
-            notes=_Notes.read(prompt, request.memory),
-            can_end=any(tool["function"]["name"] == END_CALL for tool in request.tools),
-            has_ended=messages[-1]["role"] == "tool",
-            number=len(said),
+        self._said, answers, prompts = (
+            [_text(message) for message in messages if message["role"] == role]
+            for role in ("user", "assistant", "system")
         )
+        self._last_words = self._said[-1] if self._said else ""
+        self._last_answer = next(filter(None, reversed(answers)), "")  # a tool call has no text
+        blocks = dict(_BLOCK.findall("\n".join([*prompts, request.memory])))
+        self._facts, self._calls, self._found = (
+            blocks.get(name, "").splitlines() for name in ("caller_facts", "call_notes", "known")
+        )
+        names = (fact.removeprefix("Is called ") for fact in self._facts if fact.startswith("Is called "))
+        self._name = next((f", {name}" for name in names), "")
+        self.is_goodbye = bool(_GOODBYE.search(self._last_words))
+        self.has_ended = messages[-1]["role"] == "tool"
 
-    @property
-    def wants_to_end(self) -> bool:
-        return self.can_end and bool(_GOODBYE.search(self.said))
+    def sentences(self) -> Iterator[str]:
+        said = self._last_words
+        if not said:
+            yield from self._opening()
+        elif self.has_ended or self.is_goodbye:
+            yield f"Thank you for calling{self._name}. Goodbye."
+        elif _READ_BACK in self._last_answer and _YES.search(said):
+            yield "Good, that's in my notes. Anything else?"
+        elif _READ_BACK in self._last_answer and _NO.search(said) and not _numbers(said):
+            yield "I'm sorry. Please say it once more, slowly."
+        elif _LAST_TIME.search(said):
+            yield self._last_time()
+        elif _WHO.search(said):
+            yield f"{WHAT_I_AM} {WHAT_I_DO}"
+        elif _QUESTION.search(said):
+            yield self._from_memory()
+        elif numbers := _numbers(said):
+            yield f"I heard {' and '.join(numbers)}. {_READ_BACK}"
+        elif _THANKS.search(said) and len(said.split()) < 5:
+            yield "You're welcome. Anything else?"
+        else:
+            yield _NOTED[len(self._said) % len(_NOTED)]
 
+    def _opening(self) -> Iterator[str]:
+        """The greeting, with what the agent is and remembers inserted before its question."""
+        statement, question = re.fullmatch(r"(.*?)([^.!?]*\?)?", self._last_answer, re.DOTALL).groups()  # type: ignore[union-attr]
+        yield statement.strip()
+        if quotes := self._last_call():
+            yield f"Welcome back{self._name}."
+            yield WHAT_I_AM
+            yield f"Last time you said: {_joined(quotes)}"
+        else:
+            yield f"{WHAT_I_AM} {WHAT_I_DO}"
+        yield (question or "How can I help you?").strip()
 
-def _spoken(turn: _Turn) -> Iterator[str]:
-    """The answer, sentence by sentence."""
-    if not turn.said:
-        yield from _opening(turn)
-    elif turn.has_ended or _GOODBYE.search(turn.said):
-        name = turn.notes.name
-        yield f"Thank you for calling{f', {name}' if name else ''}. Goodbye."
-    elif _READ_BACK in turn.last_answer and (answer := _confirmed(turn.said)):
-        yield answer
-    elif _LAST_TIME.search(turn.said):
-        yield from _last_time(turn.notes)
-    elif _WHO.search(turn.said):
-        yield f"{WHAT_I_AM} {WHAT_I_DO}"
-    elif _QUESTION.search(turn.said):
-        yield from _from_memory(turn)
-    elif numbers := _numbers(turn.said):
-        yield f"I heard {' and '.join(numbers)}. {_READ_BACK}"
-    elif _THANKS.search(turn.said) and len(turn.said.split()) < 5:
-        yield "You're welcome. Anything else?"
-    else:
-        yield _NOTED[turn.number % len(_NOTED)]
+    def _last_time(self) -> str:
+        if quotes := self._last_call():
+            return f"You said: {_joined(quotes, 3)}"
+        if self._facts:
+            return f"I know this: {_joined([_second_person(fact) for fact in self._facts], 3)}"
+        return "I have no notes of an earlier call with you."
 
+    def _last_call(self) -> list[str]:
+        """What the caller said in the newest call, which is the first in the notes."""
+        newest = itertools.takewhile(lambda line: not line.startswith("Call of "), self._calls[1:])
+        return list(dict.fromkeys(quote for line in newest for quote in _quotes(_LABEL.sub("", line))))
 
-def _opening(turn: _Turn) -> Iterator[str]:
-    """The greeting, with what the agent is and remembers inserted before its question."""
-    statement, question = re.fullmatch(r"(.*?)([^.!?]*\?)?", turn.greeting, re.DOTALL).groups()  # type: ignore[union-attr]
-    yield statement.strip()
-    if quotes := turn.notes.last_call():
-        yield f"Welcome back{f', {turn.notes.name}' if turn.notes.name else ''}."
-        yield WHAT_I_AM
-        yield f"Last time you said: {_joined(quotes)}"
-    else:
-        yield f"{WHAT_I_AM} {WHAT_I_DO}"
-    yield (question or "How can I help you?").strip()
+    def _from_memory(self) -> str:
+        """The notes that share most words with the question, else memory found by meaning."""
+        asked, wants_time = _words(self._last_words), bool(_TIME_QUESTION.search(self._last_words))
 
+        def fit(note: str) -> float:
+            common = len(asked & _words(note))
+            return common + (0.5 if wants_time and common and _TIME.search(note) else 0.0)
 
-def _confirmed(said: str) -> str:
-    if _YES.search(said):
-        return "Good, that's in my notes. Anything else?"
-    return "I'm sorry. Please say it once more, slowly." if _NO.search(said) and not _numbers(said) else ""
-
-
-def _last_time(notes: _Notes) -> Iterator[str]:
-    if quotes := notes.last_call():
-        yield f"You said: {_joined(quotes, 3)}"
-    elif notes.facts:
-        yield f"I know this: {_joined([_second_person(fact) for fact in notes.facts], 3)}"
-    else:
-        yield "I have no notes of an earlier call with you."
-
-
-def _from_memory(turn: _Turn) -> Iterator[str]:
-    """The notes that share most words with the question, else memory found by meaning."""
-    earlier = [sentence for said in turn.earlier for sentence in _sentences(said)]
-    candidates = list(dict.fromkeys([*reversed(earlier), *turn.notes.everything()]))
-    asked = _words(turn.said)
-    wants_time = bool(_TIME_QUESTION.search(turn.said))
-    ranked = sorted(
-        ((_fit(note, asked, wants_time), -place, note) for place, note in enumerate(candidates) if "?" not in note),
-        reverse=True,
-    )
-    best = [note for fit, _, note in ranked if fit >= 1.0]
-    if best:
-        yield f"My notes say: {_joined(best, 1 if wants_time else _MOST_QUOTES)}"
-    elif turn.notes.found:
-        yield f"The nearest I have is this: {_joined(_quotes(_TITLE.sub('', turn.notes.found[0])), 1)}"
-    else:
-        yield UNKNOWN
-
-
-def _fit(note: str, asked: frozenset[str], wants_time: bool) -> float:
-    common = len(asked & _words(note))
-    return common + (0.5 if wants_time and common and _TIME.search(note) else 0.0)
+        earlier = [sentence for said in self._said[:-1] for sentence in _sentences(said)]
+        found = [quote for line in self._found for quote in _quotes(_TITLE.sub("", line))]
+        noted = [quote for line in self._calls if not line.startswith("Call of ") for quote in _quotes(line)]
+        notes = dict.fromkeys([*reversed(earlier), *found, *map(_second_person, self._facts), *noted])
+        fits = {note: fit(note) for note in notes if "?" not in note}
+        best = [note for note in sorted(fits, key=lambda note: -fits[note]) if fits[note] >= 1.0]
+        if best:
+            return f"My notes say: {_joined(best, 1 if wants_time else _MOST_QUOTES)}"
+        if self._found:
+            return f"The nearest I have is this: {_joined(_quotes(_TITLE.sub('', self._found[0])), 1)}"
+        return UNKNOWN
 
 
 def _numbers(said: str) -> list[str]:
