@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from gateway.errors import LlmError, LlmRefused, LlmUnavailable
@@ -67,9 +67,6 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-
-    def plus(self, other: "Usage") -> "Usage":
-        return Usage(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

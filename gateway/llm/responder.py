@@ -27,7 +27,6 @@ from gateway.llm.chat import (
     TextDelta,
     ToolCallDelta,
     Upstream,
-    Usage,
 )
 from gateway.logs import current_call, set_call
 from gateway.memory.recall import render_known
@@ -107,8 +106,6 @@ class Responder:
         kept_seconds: float = KEPT_SECONDS,
     ) -> None:
         self.agent = agent
-        self.usage = Usage(0, 0, 0)
-        """The sum over all complete answers."""
         self.caller_key = caller_key
         self._llm = llm
         self._memory = memory
@@ -155,11 +152,6 @@ class Responder:
         self._memory.close()
 
     async def _respond(self, request: ChatRequest, put: Put) -> None:
-        def pass_on(event: ChatEvent) -> None:
-            if isinstance(event, Usage):
-                self.usage = self.usage.plus(event)
-            put(event)
-
         if self._call:  # the engine's request arrives on a connection of its own
             set_call(self._call)
         users = [message["content"] for message in request.messages if message["role"] == "user"]
@@ -168,11 +160,11 @@ class Responder:
             put(TextDelta(reply))
             return
         self._observer.llm_request(time.monotonic())
-        race = _FallbackRace(self._llm, self.caller_key, pass_on, self._observer, self._longest_silence)
+        race = _FallbackRace(self._llm, self.caller_key, put, self._observer, self._longest_silence)
         try:
             # Off the event loop: a long conversation takes some milliseconds.
             sent = await asyncio.to_thread(_redacted, request) if self._llm.redacts else request
-            await race.run(replace(sent, memory=await self._memory_about(last_words)))
+            await race.run(replace(sent, memory=await self._memory.about(last_words)))
         except Exception:
             # The edge of a request: the caller gets an apology instead.
             _log.exception("answer failed", extra={"agent": self.agent})
@@ -180,14 +172,6 @@ class Responder:
             put(TextDelta(self._llm.sorry))
         elif race.broke_off:
             put(TextDelta(f"{race.stop} {self._llm.sorry}"))
-
-    async def _memory_about(self, said: str) -> str:
-        try:
-            return await self._memory.about(said)
-        except Exception as error:
-            # The edge of a request: answer without memory.
-            _log.warning("memory could not be searched", extra={"error": type(error).__name__}, exc_info=True)
-            return ""
 
 
 class _SharedAnswer:
@@ -436,8 +420,8 @@ class TurnRecall:
     async def _run_search(self, said: str) -> str:
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
-                known = await self._search(said)
-        except (StoreError, TimeoutError) as error:
-            _log.warning("memory could not be searched", extra={"error": type(error).__name__})
+                return render_known(await self._search(said), budget_tokens=self._budget_tokens)
+        except Exception as error:  # the edge of a search: answer without memory
+            is_known = isinstance(error, StoreError | TimeoutError)
+            _log.warning("memory could not be searched", extra={"error": type(error).__name__}, exc_info=not is_known)
             return ""
-        return render_known(known, budget_tokens=self._budget_tokens)
