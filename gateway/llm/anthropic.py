@@ -13,25 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.llm.chat import (
-    CONNECT_TIMEOUT,
-    KEEP_ALIVE,
-    LONGEST_SILENCE,
-    TOKEN_TIMEOUT,
-    UNBUFFERED,
-    ChatEvent,
-    ChatRequest,
-    Finished,
-    FinishReason,
-    Message,
-    SseParser,
-    SseRecord,
-    TextDelta,
-    ToolCallDelta,
-    Usage,
-    error_for_status,
-    whole_answer,
-)
+from gateway.llm import chat
+from gateway.llm.chat import ChatEvent, ChatRequest, Finished, FinishReason, Message, TextDelta, ToolCallDelta, Usage
 from gateway.llm.completions_codec import read_json
 from gateway.settings import Secret
 
@@ -81,10 +64,10 @@ class AnthropicClient:
         return AsyncAnthropic(
             api_key=self._api_key.reveal(),
             base_url=self._base_url,
-            timeout=Timeout(self._timeout, connect=CONNECT_TIMEOUT),
+            timeout=Timeout(self._timeout, connect=chat.CONNECT_TIMEOUT),
             max_retries=0,
             open_telemetry=False,  # its traces can be configured to hold content
-            http_client=DefaultAsyncHttpxClient(limits=Limits(keepalive_expiry=KEEP_ALIVE)),
+            http_client=DefaultAsyncHttpxClient(limits=Limits(keepalive_expiry=chat.KEEP_ALIVE)),
         )
 
 
@@ -97,7 +80,7 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except anthropic.APIStatusError as error:
-        raise error_for_status("anthropic", error.status_code, error.response.headers.get("retry-after")) from None
+        raise chat.error_for_status("anthropic", error.status_code, error.response.headers.get("retry-after")) from None
     except (anthropic.APITimeoutError, httpx2.TimeoutException):
         raise LlmUnavailable("anthropic did not answer in time") from None
     except ValueError:  # the SDK passes on what its JSON reader raises
@@ -111,13 +94,15 @@ class AnthropicUpstream:
 
     name = "anthropic"
 
-    def __init__(self, base_url: str, model: str, api_key: Secret, *, token_timeout: float = TOKEN_TIMEOUT) -> None:
+    def __init__(
+        self, base_url: str, model: str, api_key: Secret, *, token_timeout: float = chat.TOKEN_TIMEOUT
+    ) -> None:
         self.model = model or DEFAULT_MODEL
         self._token_timeout = token_timeout
-        self._client = AnthropicClient(api_key, base_url, timeout=LONGEST_SILENCE)
+        self._client = AnthropicClient(api_key, base_url, timeout=chat.LONGEST_SILENCE)
 
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
-        return whole_answer(self.name, self._events(request), self._token_timeout)
+        return chat.whole_answer(self.name, self._events(request), self._token_timeout)
 
     async def warm(self) -> None:
         client = await self._client.open()
@@ -129,10 +114,10 @@ class AnthropicUpstream:
 
     async def _events(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         client = await self._client.open()
-        answer, records = _AnthropicStream(), SseParser(self.name)
+        answer, records = _AnthropicStream(), chat.SseParser(self.name)
         with translated_errors():
             params = _message_params(request, self.model)
-            async with await client.messages.create(**params, stream=True, extra_headers=UNBUFFERED) as stream:
+            async with await client.messages.create(**params, stream=True, extra_headers=chat.UNBUFFERED) as stream:
                 async for data in stream.response.aiter_bytes():
                     for record in records.feed(data):
                         for event in answer.receive(record):
@@ -233,7 +218,7 @@ class _AnthropicStream:
         self._call_is_bare = False
         self._usage = Usage(0, 0, 0)
 
-    def receive(self, record: SseRecord) -> Iterator[ChatEvent]:
+    def receive(self, record: chat.SseRecord) -> Iterator[ChatEvent]:
         try:
             event: Any = read_json(record.data)
         except ValueError:

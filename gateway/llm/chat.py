@@ -45,8 +45,6 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """The next piece of text."""
-
     text: str
 
 
@@ -71,8 +69,6 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete."""
-
     reason: FinishReason
 
 

@@ -15,25 +15,8 @@ from typing import Any, Final
 import aiohttp
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.llm.chat import (
-    CONNECT_TIMEOUT,
-    KEEP_ALIVE,
-    LONGEST_SILENCE,
-    TOKEN_TIMEOUT,
-    UNBUFFERED,
-    ChatEvent,
-    ChatRequest,
-    Finished,
-    FinishReason,
-    Message,
-    SseParser,
-    SseRecord,
-    TextDelta,
-    ToolCallDelta,
-    Usage,
-    error_for_status,
-    whole_answer,
-)
+from gateway.llm import chat
+from gateway.llm.chat import ChatEvent, ChatRequest, Finished, FinishReason, Message, TextDelta, ToolCallDelta, Usage
 from gateway.llm.completions_codec import arguments_of, read_json, write_json
 from gateway.settings import Secret
 
@@ -62,14 +45,14 @@ class CompletionsClient:
         self.name = name
         self._base_url = base_url.rstrip("/")
         key = {"Authorization": f"Bearer {api_key.reveal()}"} if api_key else {}
-        self._headers = {**UNBUFFERED, **key}
+        self._headers = {**chat.UNBUFFERED, **key}
         self._session: aiohttp.ClientSession | None = None  # made on first use: it needs a running loop
 
     async def stream(
         self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[ChatEvent, None]:
         """The events of one answer. It is incomplete if Finished is not among them."""
-        answer, records = _OpenAiStream(self.name), SseParser(self.name)
+        answer, records = _OpenAiStream(self.name), chat.SseParser(self.name)
         clock = asyncio.get_running_loop().time
         try:
             with self._foreign_errors():
@@ -113,15 +96,15 @@ class CompletionsClient:
             response = await request()
         async with response:
             if not 200 <= response.status < 300:
-                raise error_for_status(self.name, response.status, response.headers.get("retry-after"))
+                raise chat.error_for_status(self.name, response.status, response.headers.get("retry-after"))
             yield response
 
     @property
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
-                timeout=aiohttp.ClientTimeout(connect=CONNECT_TIMEOUT, sock_read=LONGEST_SILENCE),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=chat.KEEP_ALIVE),
+                timeout=aiohttp.ClientTimeout(connect=chat.CONNECT_TIMEOUT, sock_read=chat.LONGEST_SILENCE),
                 cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
             )
         return self._session
@@ -148,7 +131,7 @@ class OpenAiUpstream(CompletionsClient):
         api_key: Secret | None,
         *,
         options: Mapping[str, Any],
-        token_timeout: float = TOKEN_TIMEOUT,
+        token_timeout: float = chat.TOKEN_TIMEOUT,
     ) -> None:
         super().__init__(name, base_url, api_key)
         self.model = model
@@ -158,7 +141,7 @@ class OpenAiUpstream(CompletionsClient):
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
         body = completion_body(request, with_memory(request.messages, request.memory))
         events = self.stream({**body, **self._options, "model": self.model})
-        return whole_answer(self.name, events, self._token_timeout)
+        return chat.whole_answer(self.name, events, self._token_timeout)
 
 
 def xai_upstream(base_url: str, model: str, api_key: Secret, *, options: Mapping[str, Any]) -> OpenAiUpstream:
@@ -205,7 +188,7 @@ class _OpenAiStream:
         """Whether the finish reason has arrived; usage and the end mark may still follow."""
         return bool(self._reason)
 
-    def receive(self, record: SseRecord) -> Iterator[ChatEvent]:
+    def receive(self, record: chat.SseRecord) -> Iterator[ChatEvent]:
         if record.data == b"[DONE]":
             yield from self._finish()
             return

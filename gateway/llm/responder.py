@@ -19,15 +19,7 @@ from typing import Any, Final, Literal, Protocol
 
 from gateway.errors import LlmError, LlmRefused, StoreError
 from gateway.llm.agent_llm import RECALL_SECONDS, AgentLlm
-from gateway.llm.chat import (
-    LONGEST_SILENCE,
-    ChatEvent,
-    ChatRequest,
-    Finished,
-    TextDelta,
-    ToolCallDelta,
-    Upstream,
-)
+from gateway.llm.chat import LONGEST_SILENCE, ChatEvent, ChatRequest, Finished, TextDelta, ToolCallDelta, Upstream
 from gateway.logs import current_call, set_call
 from gateway.memory.recall import render_known
 from gateway.settings import Secret

@@ -109,6 +109,16 @@ async def find_outbound_call(outbound_calls: OutboundCallStore, order_id: str) -
         return None
 
 
+async def outbound_call_ended(
+    manager: CallManager, outbound_calls: OutboundCallStore, carrier: str, order_id: str, *, not_answered: str
+) -> None:
+    """A webhook reports the end of an outbound call; `not_answered` is the reason if it was not answered."""
+    call = await find_outbound_call(outbound_calls, order_id)
+    if call is not None and not_answered:
+        manager.unanswered(carrier, call, not_answered)
+    await drop_outbound_call(outbound_calls, call)
+
+
 async def drop_outbound_call(outbound_calls: OutboundCallStore, call: OutboundCall | None) -> None:
     """Delete the stored request of a call that ended or failed."""
     try:

@@ -21,7 +21,7 @@ from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejecte
 from gateway.telephony.rest import TelnyxControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.telnyx import WebhookEvent, read_webhook
-from gateway.web.outbound import drop_outbound_call, find_outbound_call
+from gateway.web.outbound import find_outbound_call, outbound_call_ended
 from gateway.web.request import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/telnyx/media"
@@ -87,7 +87,10 @@ class TelnyxEndpoint:
             case "call.hangup":
                 self._manager.carrier_ended(key)
                 if event.order_id:
-                    self._run(self._outbound_call_ended(event))
+                    ended = outbound_call_ended(
+                        self._manager, self._outbound_calls, "telnyx", event.order_id, not_answered=event.not_picked_up
+                    )
+                    self._run(ended)
             case "streaming.failed" | "streaming.stopped":
                 self._manager.stream_failed(key, event.stream_token)
             case _:
@@ -121,13 +124,6 @@ class TelnyxEndpoint:
             await control.restart_stream(event.call_id, stream_url=pending.stream_url, replaces=False)
         elif pending is not Refusal.OVER:
             await control.hang_up(event.call_id)
-
-    async def _outbound_call_ended(self, event: WebhookEvent) -> None:
-        """An outbound call ended, possibly unanswered."""
-        call = await find_outbound_call(self._outbound_calls, event.order_id)
-        if call is not None and event.not_picked_up:
-            self._manager.unanswered("telnyx", call, event.not_picked_up)
-        await drop_outbound_call(self._outbound_calls, call)
 
     def _run(self, command: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_log_refusal(command), name="telnyx command")

@@ -17,7 +17,7 @@ from gateway.errors import SignatureRejected
 from gateway.settings import Secret
 from gateway.telephony import twilio
 from gateway.telephony.signatures import check_twilio
-from gateway.web.outbound import drop_outbound_call, find_outbound_call
+from gateway.web.outbound import find_outbound_call, outbound_call_ended
 from gateway.web.request import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/twilio/media"
@@ -99,15 +99,10 @@ class TwilioEndpoint:
             self.manager.transfer_finished(("twilio", call_id), answered=True)
         elif form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
             self.manager.carrier_ended(("twilio", form.get("CallSid", "")))
-            await self._outbound_call_ended(request.query_params.get("order", ""), form["CallStatus"])
+            not_answered = form["CallStatus"].replace("-", " ") if form["CallStatus"] != "completed" else ""
+            order_id = request.query_params.get("order", "")
+            await outbound_call_ended(self.manager, self.outbound_calls, "twilio", order_id, not_answered=not_answered)
         return Response(status_code=204)
-
-    async def _outbound_call_ended(self, order_id: str, status: str) -> None:
-        """An outbound call ended, possibly unanswered."""
-        call = await find_outbound_call(self.outbound_calls, order_id)
-        if call is not None and status != "completed":
-            self.manager.unanswered("twilio", call, status.replace("-", " "))
-        await drop_outbound_call(self.outbound_calls, call)
 
     def _connect(self, request: Request, pending: ManagedCall) -> Response:
         origin = self.public.origin(request)

@@ -44,13 +44,7 @@ _NOTICES: Final = {
 
 
 class CallerPages:
-    def __init__(
-        self,
-        guard: LoginGuard,
-        store: MemoryStore,
-        recordings: RecordingCache,
-        eraser: Eraser,
-    ) -> None:
+    def __init__(self, guard: LoginGuard, store: MemoryStore, recordings: RecordingCache, eraser: Eraser) -> None:
         self._guard = guard
         self._store = store
         self._rows = CallsTable(store)
