@@ -376,7 +376,12 @@ class Retention:
         if document.source == "voice-call" and document.source_id.startswith(SESSION_PREFIX):
             oldest = self.oldest_call(now)
             return oldest is None or document.created_at >= oldest
-        return is_current(document, self.oldest(agent, now))
+        last_said_at = document.metadata.get("last_said_at")
+        if document.source not in ("caller-fact", "pinned-topic") or last_said_at is None:
+            return True
+        oldest = self.oldest(agent, now)
+        in_time = oldest is None or datetime.fromisoformat(last_said_at) >= oldest
+        return in_time and not document.metadata.get("superseded_by")
 
     def oldest(self, agent: str, now: datetime) -> datetime | None:
         """The time before which statements no longer count; None without a limit."""
@@ -388,15 +393,6 @@ class Retention:
         own = [(now - timedelta(days=days), agent.__eq__) for agent, days in self.by_agent.items() if days]
         general = [(now - timedelta(days=self.days), lambda agent: agent not in self.by_agent)] if self.days else []
         return [*own, *general]
-
-
-def is_current(document: Document, not_before: datetime | None = None) -> bool:
-    """Whether a fact or topic counts: not if it is superseded, or was last said earlier. Other documents do."""
-    last_said_at = document.metadata.get("last_said_at")
-    if document.source not in ("caller-fact", "pinned-topic") or last_said_at is None:
-        return True
-    in_time = not_before is None or datetime.fromisoformat(last_said_at) >= not_before
-    return in_time and not document.metadata.get("superseded_by")
 
 
 def delete_undo(connection: Connection, caller: str, agent: str | None) -> None:
