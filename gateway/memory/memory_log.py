@@ -19,7 +19,7 @@ import orjson
 
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.stores.database import Connection, Migration
-from gateway.memory.stores.documents import Document, NewDocument, carrying, create_document, time_text
+from gateway.memory.stores.documents import Document, NewDocument, carrying, create_document, json_text, time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import VoiceSession
@@ -127,7 +127,7 @@ class CallerScope(NamedTuple):
     @property
     def documents(self) -> tuple[str, str]:
         """The values of the columns `source` and `tags` of this scope's documents."""
-        return self.source, orjson.dumps(self.tags).decode()
+        return self.source, json_text(self.tags)
 
 
 class MemoryLog(ABC, Generic[Item]):
@@ -398,10 +398,6 @@ class Retention:
 def delete_undo(connection: Connection, caller: str, agent: str | None) -> None:
     """Delete the copy that the last rebuild of a caller's memory made, with one agent or all."""
     connection.execute("DELETE FROM rebuild_undo WHERE caller = ? AND coalesce(agent = ?, true)", (caller, agent))
-
-
-def json_text(value: object) -> str:
-    return orjson.dumps(value).decode()
 
 
 def _comparable(model: str, vector: str) -> bytes:

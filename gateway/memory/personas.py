@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from gateway.memory.stores.database import Connection
-from gateway.memory.stores.documents import time_text
+from gateway.memory.stores.documents import json_text, time_text
 from gateway.memory.stores.store import MemoryStore
 
 MemoryType = Literal["identity", "preference", "philosophy", "constraint", "context", "interest"]
@@ -110,12 +110,12 @@ class PersonaStore:
             raise ValueError(f"a memory has at most {MOST_CONTENT_CHARACTERS} characters; create several")
         own = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip() not in ("", memory_type)))
         id_, now = f"mem_{uuid.uuid4().hex}", self._now().astimezone(UTC)
-        row = (id_, persona, memory_type, text, orjson.dumps(facts).decode(), time_text(now))
+        row = (id_, persona, memory_type, text, json_text(facts), time_text(now))
 
         def work(connection: Connection) -> None:
             connection.execute(f"INSERT INTO persona_memories ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)", row)
             if own:
-                connection.execute("INSERT INTO persona_tags VALUES (?, ?)", (id_, orjson.dumps(own).decode()))
+                connection.execute("INSERT INTO persona_tags VALUES (?, ?)", (id_, json_text(own)))
 
         await self._store.run(work)
         return PersonaMemory(id_, persona, memory_type, text, tuple(facts), own, now)

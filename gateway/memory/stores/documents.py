@@ -125,9 +125,8 @@ def create_document(connection: Connection, new: NewDocument, now: datetime, *, 
     """Store a new document, or return the one that has the same `source_id`."""
     if new.source_id and (existing := find_document(connection, "source_id = ?", new.source_id)):
         return existing
-    document_id, tags = document_id or str(uuid.uuid4()), orjson.dumps(list(dict.fromkeys(new.tags))).decode()
-    created_at, updated_at = time_text(new.created_at or now), time_text(now)
-    metadata = orjson.dumps(new.metadata).decode()
+    document_id, tags = document_id or str(uuid.uuid4()), json_text(list(dict.fromkeys(new.tags)))
+    created_at, updated_at, metadata = time_text(new.created_at or now), time_text(now), json_text(new.metadata)
     connection.execute(
         f"INSERT INTO documents ({_FIELDS}, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (document_id, new.title, new.content, new.source, tags, created_at, updated_at, metadata, new.source_id)
@@ -156,6 +155,10 @@ def get_document(connection: Connection, document_id: str) -> Document:
 def find_document(connection: Connection, condition: str, value: str) -> Document | None:
     row = connection.execute(f"SELECT {_FIELDS} FROM documents WHERE {condition}", (value,)).fetchone()
     return _document(row) if row else None
+
+
+def json_text(value: object) -> str:
+    return orjson.dumps(value).decode()
 
 
 def time_text(time: datetime) -> str:

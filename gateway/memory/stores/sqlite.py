@@ -13,13 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
-import orjson
-
 from gateway.errors import StoreUnavailable
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.stores import documents
 from gateway.memory.stores.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Schema, Unembedded
-from gateway.memory.stores.documents import carries, token
+from gateway.memory.stores.documents import carries, json_text, token
 from gateway.memory.stores.store import MemoryStore, StoreOptions
 
 if TYPE_CHECKING:
@@ -236,7 +234,9 @@ class SqliteIndex:
             (f"{_scope_match(*tags)} AND {match}" if tags else match,),
         )
         scores = dict.fromkeys(self._nearest(connection, tags, near), 0.0) | dict(rows)
-        found = connection.execute(f"SELECT {_MEMBER} FROM {_GIVEN_KEYS} {_WITH_VECTORS}", (_json(scores), MODEL))
+        found = connection.execute(
+            f"SELECT {_MEMBER} FROM {_GIVEN_KEYS} {_WITH_VECTORS}", (json_text(list(scores)), MODEL)
+        )
         return [(scores[row[1]], row) for row in found]
 
     def _nearest(self, connection: Connection, tags: tuple[str, ...], near: "Vectors | None") -> list[int]:
@@ -256,7 +256,11 @@ class SqliteIndex:
         nearest = self._signs.nearest(_signs(near.astype("<f4").tobytes()), _MOST_NEAR * (_OF_OTHERS if tags else 1))
         if tags:
             statement = f"SELECT d.key, d.tags FROM {_GIVEN_KEYS} JOIN documents d ON d.key = w.key"
-            own = {key for key, own_tags in connection.execute(statement, (_json(nearest),)) if carries(own_tags, tags)}
+            own = {
+                key
+                for key, own_tags in connection.execute(statement, (json_text(list(nearest)),))
+                if carries(own_tags, tags)
+            }
             nearest = [key for key in nearest if key in own]
         return nearest[:_MOST_NEAR]
 
@@ -295,7 +299,7 @@ class SqliteIndex:
         statement = "SELECT d.key, d.content FROM unembedded_documents u JOIN documents d ON d.key = u.key"
         rows = connection.execute(
             f"{statement} WHERE u.key IN (SELECT value FROM json_each(?)) LIMIT ?",
-            (_json(wanted), limit),
+            (json_text(list(wanted)), limit),
         ).fetchall()
         return rows or connection.execute(f"{statement} ORDER BY u.key DESC LIMIT ?", (limit,)).fetchall()
 
@@ -317,10 +321,6 @@ def _signs(vectors: bytes) -> bytes:
     """One bit for each number of some vectors: whether it is positive. The sign is the first bit of its last byte."""
     digits = vectors[3::4].translate(_POSITIVE)
     return int(digits, 2).to_bytes(len(digits) // 8, "big")
-
-
-def _json(keys: Iterable[int]) -> str:
-    return orjson.dumps(list(keys)).decode()
 
 
 def _rarest(connection: Connection, tags: tuple[str, ...]) -> tuple[str, int]:
