@@ -62,6 +62,7 @@ SCHEMA: Final = (
 )
 
 
+_REVERTED: Final = "SELECT 1 FROM reverted_sessions WHERE session_id = ?"
 UNDO_DAYS: Final = 30
 """How long a rebuild of a caller's memory can be undone."""
 EntryKey = tuple[str, int]
@@ -159,7 +160,7 @@ class MemoryLog(ABC, Generic[Item]):
 
     async def is_reverted(self, session_id: str) -> bool:
         """Whether a call was reverted, or its caller forgotten."""
-        return await self._store.look(lambda connection: _is_reverted(connection, session_id))
+        return bool(await self._store.fetch(_REVERTED, session_id))
 
     async def revert(self, session_id: str) -> int:
         """Remove a call's entries and ignore any later ones of it. Returns how many there were."""
@@ -227,7 +228,8 @@ class MemoryLog(ABC, Generic[Item]):
                 (session.id, self.source),
             )
             known = [content for (content,) in rows.fetchall()]
-            if known == [json_text(entry.content) for entry in entries] or _is_reverted(connection, session.id):
+            is_reverted = connection.execute(_REVERTED, (session.id,)).fetchone()
+            if is_reverted or known == [json_text(entry.content) for entry in entries]:
                 return False
             self._delete_session(connection, session.id)
             self._append(connection, scope, session.id, session.started_at, entries, now)
@@ -403,7 +405,3 @@ def delete_undo(connection: Connection, caller: str, agent: str | None) -> None:
 def _comparable(model: str, vector: str) -> bytes:
     """The stored vector; empty if another model made it."""
     return b64decode(vector) if model == MODEL else b""
-
-
-def _is_reverted(connection: Connection, session_id: str) -> bool:
-    return bool(connection.execute("SELECT 1 FROM reverted_sessions WHERE session_id = ?", (session_id,)).fetchone())

@@ -80,20 +80,17 @@ class CallerStateStore:
 
     async def drop(self, agent: str, caller: str, key: str) -> int:
         """Delete a key and its history. Returns how many entries there were."""
-        return await self._delete(agent=agent, caller=caller, key=key)
+        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ? AND key = ?"
+        return await self._store.change(statement, agent, caller, key)
 
     async def forget(self, agent: str, caller: str) -> int:
         """Delete a caller's state and its history. Returns how many entries there were."""
-        return await self._delete(agent=agent, caller=caller)
+        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ?"
+        return await self._store.change(statement, agent, caller)
 
     async def revert(self, session_id: str) -> int:
         """Delete a session's entries; earlier values count again. Returns how many entries there were."""
-        return await self._delete(session_id=session_id)
-
-    async def _delete(self, **columns: str) -> int:
-        condition = " AND ".join(f"{column} = :{column}" for column in columns)
-        statement = f"DELETE FROM caller_state_log WHERE {condition}"
-        return await self._store.run(lambda connection: connection.execute(statement, columns).rowcount)
+        return await self._store.change("DELETE FROM caller_state_log WHERE session_id = ?", session_id)
 
 
 def check_value(key: object, value: object) -> Value:

@@ -178,11 +178,8 @@ class MemoryStore(ABC):
         return await self.run(work)
 
     async def delete(self, document_id: str) -> None:
-        def work(connection: Connection) -> None:
-            if not connection.execute("DELETE FROM documents WHERE id = ?", (document_id,)).rowcount:
-                raise DocumentNotFound(document_id)
-
-        await self.run(work)
+        if not await self.change("DELETE FROM documents WHERE id = ?", document_id):
+            raise DocumentNotFound(document_id)
 
     async def related(self, ids: Collection[str], text: str, *, tags: Sequence[str]) -> dict[str, float]:
         """
