@@ -78,9 +78,9 @@ class Filler:
     def caller_speaks(self) -> None:
         """Stop what is playing, and do not wait for a phrase that has not arrived."""
         self._unsaid = ""
-        self.hush()
+        self.stop_playing()
 
-    def hush(self) -> None:
+    def stop_playing(self) -> None:
         """The answer begins: stop what is playing. Cheap, may be repeated; not to be called while `saying`."""
         was_playing = self._state is _PLAYING
         if self._state is not _OVER:
@@ -89,7 +89,7 @@ class Filler:
             self._stop()
 
     def call_over(self) -> None:
-        self.hush()
+        self.stop_playing()
         self._state = _OVER
 
     def tick(self, now: float) -> None:

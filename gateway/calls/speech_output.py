@@ -95,7 +95,7 @@ class SpeechOutput:
         now = self._sent_at = self._loop.time()
         is_answer = not self._filler.saying
         if is_answer:
-            self._filler.hush()
+            self._filler.stop_playing()
             self._answer_began.set()
             self._latency.first_audio(now)
         for start in range(0, len(audio), MARK_BYTES):

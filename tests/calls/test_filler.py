@@ -75,7 +75,7 @@ class Line:
 
     def agent_sounds(self, audio: bytes) -> None:
         if not self.filler.saying:
-            self.filler.hush()
+            self.filler.stop_playing()
         for start in range(0, len(audio), MARK_BYTES):
             stretch = audio[start : start + MARK_BYTES]
             if not self.filler.saying:
