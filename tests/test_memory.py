@@ -54,6 +54,19 @@ async def test_two_callers_at_once_stay_apart(stage: Stage) -> None:
     assert "red bike" in again.prompt and "blue" not in again.prompt
 
 
+async def test_newest_call_is_found_by_its_title(stage: Stage) -> None:
+    """The query that the memory document itself gives, as curl sends it."""
+    for text, caller in (("Remind me about the voice call summary.", OTHER), ("My Tesla needs a service.", CALLER)):
+        await one_call(stage, text, caller)
+        await stage.document(caller=caller)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = await stage.http.post("/v1/query", content=b'{"text": "voice call summary", "limit": 1}', headers=form)
+    [newest] = answer.json()["results"]
+    assert newest["title"].startswith("Voice Call Summary") and f"caller:{CALLER}" in newest["tags"]
+    _, again = await stage.dial(CALLER)
+    assert "Tesla" in again.prompt
+
+
 async def test_agents_do_not_share_memory(tmp_path: Path, carrier_name: str) -> None:
     (tmp_path / "desk.md").write_text("You are the desk.\n{{memory}}")
     (tmp_path / "shop.md").write_text("You are the shop.\n{{memory}}")
