@@ -126,7 +126,7 @@ class LocalSession:
         self._recorder.to_engine(self._recording.settings(settings))
         self._run(self._open(settings.greeting))
 
-    # engine.EngineSession
+    # EngineSession
 
     @property
     def buffered_bytes(self) -> int:

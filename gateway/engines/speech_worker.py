@@ -49,37 +49,37 @@ class SpeechListener(Protocol):
         """The process ended, and the channel with it."""
 
 
+@dataclass(eq=False)
 class SpeechChannel:
     """One call's connection to the worker."""
 
-    def __init__(self, worker: "SpeechWorkerClient", call: int, listener: SpeechListener) -> None:
-        self._worker = worker
-        self._call = call
-        self.listener = listener
-        self._last_number = 0
+    worker: "SpeechWorkerClient"
+    call: int
+    listener: SpeechListener
+    last_number: int = 0
 
     def send_audio(self, audio: bytes) -> None:
-        self._worker.send(SpeechMessage(MessageKind.AUDIO, self._call, body=audio))
+        self.worker.send(SpeechMessage(MessageKind.AUDIO, self.call, body=audio))
 
     def say(self, text: str) -> int:
         """Synthesize this. Returns the number under which the audio comes."""
-        self._last_number += 1
-        self._worker.send(SpeechMessage(MessageKind.SAY, self._call, self._last_number, text.encode()))
-        return self._last_number
+        self.last_number += 1
+        self.worker.send(SpeechMessage(MessageKind.SAY, self.call, self.last_number, text.encode()))
+        return self.last_number
 
     def cancel_speech(self) -> None:
         """Cancel everything that `say` was called with so far."""
-        self._worker.send(SpeechMessage(MessageKind.CANCEL, self._call, self._last_number + 1))
+        self.worker.send(SpeechMessage(MessageKind.CANCEL, self.call, self.last_number + 1))
 
     def end_turn(self) -> None:
-        self._worker.send(SpeechMessage(MessageKind.END_TURN, self._call))
+        self.worker.send(SpeechMessage(MessageKind.END_TURN, self.call))
 
     def close(self) -> None:
-        self._worker.close_channel(self._call)
+        self.worker.close_channel(self.call)
 
     @property
     def buffered_bytes(self) -> int:
-        return self._worker.buffered_bytes
+        return self.worker.buffered_bytes
 
 
 class SpeechWorkerClient:

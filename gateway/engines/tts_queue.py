@@ -55,6 +55,7 @@ class _Utterance:
     has_begun: bool = False
 
 
+@dataclass(eq=False)
 class TtsQueue:
     """
     Speaks one text after another.
@@ -64,34 +65,25 @@ class TtsQueue:
     seconds of playout: audio is sent faster than the carrier plays it.
     """
 
-    def __init__(
-        self,
-        synthesizer: SpeechChannel,
-        clock: Callable[[], float],
-        *,
-        on_text: Callable[[str], None],
-        on_audio: Callable[[bytes], None],
-        on_done: Callable[[], None],
-    ) -> None:
-        self._synthesizer = synthesizer
-        self._clock = clock
-        self._on_text = on_text
-        self._on_audio = on_audio
-        self._on_done = on_done
-        self._queue: deque[_Utterance] = deque()
-        self._held: list[tuple[str, bool]] | None = None
-        self._playing: list[tuple[str, bool, float]] = []
-        """Texts that were sent: text, whether it ends its answer, and when its playout ends."""
-        self._played_until = 0.0
-        self._is_open = False
-        """Whether an answer has begun whose end is not marked yet."""
+    synthesizer: SpeechChannel
+    clock: Callable[[], float]
+    on_text: Callable[[str], None] = field(kw_only=True)
+    on_audio: Callable[[bytes], None] = field(kw_only=True)
+    on_done: Callable[[], None] = field(kw_only=True)
+    _queue: deque[_Utterance] = field(default_factory=deque, init=False)
+    _held: list[tuple[str, bool]] | None = field(default=None, init=False)
+    _playing: list[tuple[str, bool, float]] = field(default_factory=list, init=False)
+    """Texts that were sent: text, whether it ends its answer, and when its playout ends."""
+    _played_until: float = field(default=0.0, init=False)
+    _is_open: bool = field(default=False, init=False)
+    """Whether an answer has begun whose end is not marked yet."""
 
     def say(self, text: str, *, is_last: bool = False) -> None:
         if self._held is not None:
             self._held.append((text, is_last))
             return
         self._is_open = not is_last
-        self._queue.append(_Utterance(self._synthesizer.say(text), text, is_last))
+        self._queue.append(_Utterance(self.synthesizer.say(text), text, is_last))
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -100,21 +92,21 @@ class TtsQueue:
         elif self._held is None and self._queue:
             self._queue[-1].is_last = True
         elif self._is_open:
-            self._on_done()
+            self.on_done()
         self._is_open = False
 
     # While the caller speaks
 
     def hold(self) -> None:
         """Stop. Text that was not played to its end is kept until `resume` or `drop`."""
-        now = self._clock()
+        now = self.clock()
         unheard = [(text, is_last) for text, is_last, end in self._playing if end > now]
         waiting = [(item.text, item.is_last) for item in self._queue if not item.has_begun]
         self._held = [*unheard, *waiting, *(self._held or [])]
         self._queue.clear()
         self._playing.clear()
         self._played_until = now
-        self._synthesizer.cancel_speech()
+        self.synthesizer.cancel_speech()
 
     def resume(self) -> None:
         """Repeat the text that was interrupted, and say the rest."""
@@ -144,18 +136,18 @@ class TtsQueue:
             item.is_complete |= item.number == number
         while self._queue and self._queue[0].is_complete:
             if self._queue.popleft().is_last:
-                self._on_done()
+                self.on_done()
             for audio in self._queue[0].audio if self._queue else ():
                 self._send(self._queue[0], audio)
 
     def _send(self, item: _Utterance, audio: bytes) -> None:
-        now = self._clock()
+        now = self.clock()
         if item.has_begun:
             self._playing.pop()
         else:
             item.has_begun = True
             self._playing = [playing for playing in self._playing if playing[2] > now]
-            self._on_text(item.text)
+            self.on_text(item.text)
         self._played_until = max(now, self._played_until) + seconds_of(len(audio))
         self._playing.append((item.text, item.is_last, self._played_until))
-        self._on_audio(audio)
+        self.on_audio(audio)

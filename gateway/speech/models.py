@@ -10,7 +10,7 @@ import importlib.util
 import io
 import threading
 import wave
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -278,34 +278,35 @@ class HibariVoice:
 _REQUEST_SECONDS: Final = 10.0
 
 
+@dataclass(frozen=True)
 class RemoteRecogniser:
     """`POST /audio/transcriptions` of OpenAI's API, which many servers offer. Blocks the calling thread."""
 
-    def __init__(self, url: str, model: str, api_key: str) -> None:
-        self._url = f"{url}/audio/transcriptions"
-        self._model = model
-        self._api_key = api_key
+    url: str
+    model: str
+    api_key: str = field(repr=False)
 
     def transcribe(self, samples: Samples) -> str:
         """Raises httpx.HTTPError, ValueError or KeyError for a missing or unusable answer."""
-        fields = {"model": self._model, "language": "en", "response_format": "json"}
-        answer = _post(self._url, self._api_key, data=fields, files={"file": ("speech.wav", _wav(samples))})
+        fields = {"model": self.model, "language": "en", "response_format": "json"}
+        file = ("speech.wav", _wav(samples))
+        answer = _post(f"{self.url}/audio/transcriptions", self.api_key, data=fields, files={"file": file})
         return str(answer.json()["text"]).strip()
 
 
+@dataclass(frozen=True)
 class RemoteVoice:
     """`POST /audio/speech` of OpenAI's API. Blocks the calling thread."""
 
-    def __init__(self, url: str, model: str, voice: str, api_key: str) -> None:
-        self._url = f"{url}/audio/speech"
-        self._model = model
-        self._voice = voice
-        self._api_key = api_key
+    url: str
+    model: str
+    voice: str
+    api_key: str = field(repr=False)
 
     def synthesize(self, text: str) -> bytes:
         """Raises httpx.HTTPError, ValueError or wave.Error for a missing or unusable answer."""
-        request = {"model": self._model, "voice": self._voice, "input": text, "response_format": "pcm"}
-        samples = _decode_pcm(_post(self._url, self._api_key, json=request).content)
+        request = {"model": self.model, "voice": self.voice, "input": text, "response_format": "pcm"}
+        samples = _decode_pcm(_post(f"{self.url}/audio/speech", self.api_key, json=request).content)
         return encode(trim(samples, before=_LEADING_SILENCE, after=_TRAILING_SILENCE))
 
 

@@ -416,36 +416,29 @@ class NoState:
         return {}
 
 
+@dataclass(eq=False)
 class ToolLoader:
     """Prepares the tools of all calls."""
 
-    def __init__(
-        self,
-        modules: Mapping[str, ReloadingToolModule],
-        personas: PersonaStore,
-        state: StateStore,
-        builtins: Sequence[BuiltinSource],
-        timeouts: ToolTimeouts,
-    ) -> None:
-        self._modules = modules
-        self._personas = personas
-        self._state = state
-        self._builtins = builtins
-        self._timeouts = timeouts
-        self._threads = ToolThreads()
+    modules: Mapping[str, ReloadingToolModule]
+    personas: PersonaStore
+    state: StateStore
+    builtins: Sequence[BuiltinSource]
+    timeouts: ToolTimeouts
+    _threads: ToolThreads = field(default_factory=ToolThreads, init=False)
 
     def load(self, agent: Agent, access: MemoryAccess) -> "asyncio.Task[CallTools]":
         """Start loading; the call needs the result when its media arrives."""
         return asyncio.get_running_loop().create_task(self._load(agent, access), name="tools")
 
     async def _load(self, agent: Agent, access: MemoryAccess) -> CallTools:
-        module = self._modules.get(agent.name)
+        module = self.modules.get(agent.name)
         tool_module = await module.current() if module is not None else ToolModule()
         personas: dict[str, str] = {}
         try:
             if names := wanted_personas(agent.prompt):
-                async with asyncio.timeout(self._timeouts.load):
-                    personas = await self._personas.render(names)
+                async with asyncio.timeout(self.timeouts.load):
+                    personas = await self.personas.render(names)
         except (StoreError, TimeoutError) as error:
             _log.warning("personas could not be loaded", extra={"error": type(error).__name__})
         load_memory = None
@@ -455,18 +448,18 @@ class ToolLoader:
             tool_module,
             self._threads,
             (await load_memory() or {}) if load_memory is not None else {},
-            tuple(tool for source in self._builtins for tool in source(agent, access)),
+            tuple(tool for source in self.builtins for tool in source(agent, access)),
             personas,
             load_memory,
-            self._timeouts,
+            self.timeouts,
         )
 
     async def _load_state(self, agent: str, access: MemoryAccess) -> dict[str, Value] | None:
         if not access.caller or not access.allows(TrustLevel.EVERYTHING):
             return {}
         try:
-            async with asyncio.timeout(self._timeouts.load):
-                return await self._state.load(agent, access.caller)
+            async with asyncio.timeout(self.timeouts.load):
+                return await self.state.load(agent, access.caller)
         except (StoreError, TimeoutError) as error:
             _log.warning("caller's state could not be loaded", extra={"error": type(error).__name__})
             return None
