@@ -1,7 +1,6 @@
 """Durable facts about callers: what they said of themselves, and the calls that it comes from."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -15,6 +14,7 @@ from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import VoiceSession
 from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.plain_text import unaccented
 
 SOURCE: Final = "caller-fact"
 MOST_CONFIDENCE: Final = 0.99
@@ -390,8 +390,7 @@ def _normalised(text: str) -> str:
     """Lower case, without accents and apostrophes, each number in one piece."""
     text = re.sub(r"(?<=ca)n['’]t\b", "n not", re.sub(r"(?<=\d)[\s().-]+(?=\d)", "", text).casefold())
     text = re.sub(r"n['’]t\b", " not", text)
-    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
-    return " ".join(re.sub(r"['’.,;:!]+(?:\s|$)|['’,;]", " ", plain).split())
+    return " ".join(re.sub(r"['’.,;:!]+(?:\s|$)|['’,;]", " ", unaccented(text)).split())
 
 
 def _word(word: str) -> str:

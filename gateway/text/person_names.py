@@ -16,6 +16,8 @@ from difflib import SequenceMatcher
 from importlib import resources
 from typing import Any, Final
 
+from gateway.text.plain_text import unaccented
+
 LANGUAGES: Final = ("en", "de", "es", "fr")
 
 _PARTICLES: Final = frozenset("van von der den de del della di da la le du al el bin ben ter zu dos das".split())
@@ -89,8 +91,7 @@ class PersonName:
 
 def fold(text: str) -> str:
     """Lower case, no accents, plain apostrophes."""
-    decomposed = unicodedata.normalize("NFKD", text.replace("’", "'").replace("ß", "ss").casefold())
-    return "".join(character for character in decomposed if not unicodedata.combining(character))
+    return unaccented(text.replace("’", "'").replace("ß", "ss").casefold())
 
 
 def load() -> None:

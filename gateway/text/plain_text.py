@@ -1,6 +1,7 @@
-"""Lines of a transcript, and model output as plain lines: no markup, no control characters, a limited length."""
+"""Lines of a transcript, and text made plain: no accents, no markup, no control characters, a limited length."""
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,6 +17,13 @@ class SpokenLine:
 
     speaker: Literal["caller", "agent"]
     text: str
+
+
+def unaccented(text: str) -> str:
+    """The text without accents, in compatibility form: "ﬁancé" becomes "fiance"."""
+    if text.isascii():
+        return text
+    return "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
 
 
 def plain(line: str) -> str:

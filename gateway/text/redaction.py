@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.text.plain_text import SpokenLine
+from gateway.text.plain_text import SpokenLine, unaccented
 
 ACCOUNT: Final = "[account number removed]"
 CARD: Final = "[card number removed]"
@@ -89,8 +89,7 @@ def _word_pattern(words: Iterable[str]) -> str:
 
 def _spelling(word: str) -> str:
     """One spelling for all that `_word_pattern` matches."""
-    folded = unicodedata.normalize("NFKD", word.lower().replace("ß", "ss").replace("-", " "))
-    return "".join(letter for letter in folded if not unicodedata.combining(letter))
+    return unaccented(word.lower().replace("ß", "ss").replace("-", " "))
 
 
 # Words that mean something else too; they continue a number and do not begin one.

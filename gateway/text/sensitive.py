@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.plain_text import unaccented
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])\s+|\n+")
 _TITLE: Final = re.compile(r"(?:^|\s)(?:mr|mrs|ms|dr|st|hr|fr|sr|sra|mme|no|nr|prof|approx|str)\.$", re.IGNORECASE)
@@ -105,8 +106,7 @@ _APOSTROPHES: Final = str.maketrans("’‘`´", "''''")
 
 def _folded(text: str) -> str:
     """Lower case without accents."""
-    letters = unicodedata.normalize("NFKD", text.casefold())
-    return " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split())
+    return " ".join(unaccented(text.casefold()).split())
 
 
 @lru_cache(maxsize=64)

@@ -7,13 +7,13 @@ ignored. A destructive command is confirmed first, and only a plain yes as the n
 
 import enum
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from gateway.text.languages import load_language
+from gateway.text.plain_text import unaccented
 
 CONFIRM_SECONDS: Final = 30.0
 """How long a confirmation can be answered."""
@@ -172,8 +172,4 @@ def _spoken(text: str) -> str:
 
 def _words(text: str) -> list[str]:
     """Words in lower case, without accents and apostrophes, which recognisers write differently."""
-    text = re.sub("['’]", "", text.casefold())
-    if not text.isascii():
-        parts = unicodedata.normalize("NFKD", text)
-        text = "".join(part for part in parts if not unicodedata.combining(part))
-    return re.findall(r"\w+", text)
+    return re.findall(r"\w+", unaccented(re.sub("['’]", "", text.casefold())))

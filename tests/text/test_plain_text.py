@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.plain_text import plain, trimmed
+from gateway.text.plain_text import plain, trimmed, unaccented
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,10 @@ def test_text_is_cut_after_a_word():
 @given(st.text(), st.integers(2, 50))
 def test_trimmed_text_fits(text, limit):
     assert len(trimmed(text, limit)) <= limit
+
+
+@pytest.mark.parametrize(
+    "raw, plain_form", [("plain", "plain"), ("Müller", "Muller"), ("fiancé", "fiance"), ("ﬁ", "fi")]
+)
+def test_accents_are_removed(raw, plain_form):
+    assert unaccented(raw) == plain_form
