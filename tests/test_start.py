@@ -77,14 +77,14 @@ def test_script_is_sound_and_executable(name):
 def test_first_start_installs_once(clone):
     assert clone.start("--help").returncode == 0
     assert clone.start("--help").stderr == ""
-    assert clone.asked_to_install() == [f"{SYNC} --no-dev --extra mcp --extra vectors --extra local"]
+    assert clone.asked_to_install() == [f"{SYNC} --no-dev --extra mcp --extra pdf --extra vectors --extra local"]
 
 
 @pytest.mark.parametrize("line", ["DEEPGRAM_API_KEY=abc", "PORT=1\nDEEPGRAM_API_KEY=abc\nHOST=::1\n"])
 def test_local_engine_is_left_out_beside_a_key(clone, line):
     (clone.folder / ".env").write_text(line)
     started = clone.start("--help")
-    assert clone.asked_to_install() == [f"{SYNC} --no-dev --extra mcp --extra vectors"]
+    assert clone.asked_to_install() == [f"{SYNC} --no-dev --extra mcp --extra pdf --extra vectors"]
     assert started.stderr == "installing into .venv, once\n"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from urllib.parse import quote
 
 import orjson
@@ -26,9 +26,8 @@ from gateway.finalization import job_table, remote_copies
 from gateway.history import archived_calls, calls_table, erasure
 from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
 from gateway.memory import memory_log, personas, state
-from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.stores.sqlite import SqliteStore
-from gateway.memory.stores.store import HALF_LIFE_DAYS, MemoryStore
+from gateway.memory.stores.store import MemoryStore, StoreOptions
 from gateway.settings import Secret
 
 _MEMORY: Final = (calls_table, archived_calls, memory_log, state, personas, erasure, remote_copies)
@@ -52,32 +51,23 @@ def store_path(data_dir: Path) -> Path:
     return data_dir / "gateway.db"
 
 
-async def open_local_store(
-    data_dir: Path, *, embedder: Embedder | None = None, half_life_days: int = HALF_LIFE_DAYS
-) -> SqliteStore:
+async def open_local_store(data_dir: Path, **options: Unpack[StoreOptions]) -> SqliteStore:
     """Open the file, creating it if needed; searched by meaning with an embedder. Raises StoreUnavailable."""
     await asyncio.to_thread(migrate_call_log, data_dir)
     schema = (*job_table.SCHEMA, *MEMORY_SCHEMA)
-    return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder, half_life_days=half_life_days)
+    return await SqliteStore.open(store_path(data_dir), schema=schema, **options)
 
 
-async def open_stores(
-    data_dir: Path,
-    database_url: Secret | None,
-    *,
-    embedder: Embedder | None = None,
-    half_life_days: int = HALF_LIFE_DAYS,
-) -> Stores:
+async def open_stores(data_dir: Path, database_url: Secret | None, **options: Unpack[StoreOptions]) -> Stores:
     """Open both. A shared database need not be reachable yet."""
     if database_url is None:
-        store = await open_local_store(data_dir, embedder=embedder, half_life_days=half_life_days)
+        store = await open_local_store(data_dir, **options)
         return Stores(store, store)
     extras.require("postgres", "DATABASE_URL is set")
     from gateway.memory.stores.postgres import PostgresStore  # the driver takes long to import, and one node needs none
 
     local = await open_local_store(data_dir)
-    url = database_url.reveal()
-    return Stores(PostgresStore(url, schema=MEMORY_SCHEMA, embedder=embedder, half_life_days=half_life_days), local)
+    return Stores(PostgresStore(database_url.reveal(), schema=MEMORY_SCHEMA, **options), local)
 
 
 # Files of earlier versions

@@ -1,5 +1,5 @@
 """
-The knowledge of agents: folders of text and Markdown files, split into passages and searched like memory.
+The knowledge of agents: folders of text, Markdown, HTML and PDF files, split into passages and searched like memory.
 
 The passages are in a database of their own. A file is updated in one transaction: a search sees all of its old
 passages or all of its new ones.
@@ -11,30 +11,63 @@ import logging
 import os
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
+from gateway import extras
 from gateway.errors import StoreUnavailable
-from gateway.memory.stores.database import Connection
+from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.stores.database import Connection, Migration
 from gateway.memory.stores.documents import NewDocument, carrying, create_document
+from gateway.memory.stores.ranking import RankingOptions
 from gateway.memory.stores.sqlite import SqliteStore
 
 MOST_FILE_BYTES: Final = 2_000_000
 PASSAGE_CHARACTERS: Final = 800
 
+_MOST_PDF_BYTES: Final = 20_000_000
+_PDF_SECONDS: Final = 60.0
 _MOST_PASSAGES: Final = 20
 _FOUND_SCORE: Final = 0.01  # the store adds documents that do not match, with a tenth of this score
 _MARKDOWN: Final = (".md", ".markdown")
-_SUFFIXES: Final = (".txt", *_MARKDOWN)
+_HTML: Final = (".html", ".htm")
 _HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*?)(?:[ \t]+#+)?[ \t]*")
 _LONGEST_HEADING: Final = 200  # characters; a longer line is text
 _FENCE: Final = re.compile(r"\s*(?:`{3,}[^`]*$|~{3})")
+_HEADINGS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
+_INLINE: Final = (
+    "a",
+    "abbr",
+    "b",
+    "code",
+    "em",
+    "i",
+    "img",
+    "mark",
+    "q",
+    "s",
+    "small",
+    "span",
+    "strong",
+    "sub",
+    "sup",
+    "u",
+)
+_LINES: Final = ("br", "li", "tr")
+_INVISIBLE: Final = ("nav", "script", "style", "template", "title")
+_WRAPPED_LINE: Final = re.compile(r"(?<![.!?:\n])\n(?=\S)")
+
+# Callers ask in other words than files answer, and age does not count. An agent can judge if a passage is of use.
+_RANKING: Final = RankingOptions(half_life_days=0, meaning=3.0, near=-1.0)
 
 _SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS knowledge_files (
+    """CREATE TABLE IF NOT EXISTS knowledge_sources (
         agent TEXT NOT NULL,
         name TEXT NOT NULL,
         modified_ns INTEGER NOT NULL,
@@ -43,6 +76,7 @@ _SCHEMA: Final = (
         digest TEXT NOT NULL,
         PRIMARY KEY (agent, name)) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS documents_by_file ON documents (source)",
+    Migration("knowledge_files", "DELETE FROM documents"),  # its passages had no headings; all files are read again
 )
 
 _log = logging.getLogger(__name__)
@@ -57,15 +91,13 @@ class Passage:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
     agent: str
     name: str
     """Its path inside the agent's folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
+class _Stamp(NamedTuple):
     """Shows, without reading the file, that it may have changed. The change time also covers a chmod."""
 
     modified_ns: int
@@ -73,20 +105,7 @@ class _Stamp:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    path: Path
-    stamp: _Stamp
-
-
-@dataclass(frozen=True, slots=True)
-class _Skipped:
-    stamp: _Stamp
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(NamedTuple):
     headings: tuple[str, ...]
     body: str
 
@@ -97,14 +116,18 @@ class Knowledge:
     def __init__(self, store: SqliteStore, folders: Mapping[str, Path]) -> None:
         self._store = store
         self._folders = folders
-        self._seen: dict[_File, _Found] | None = None
-        self._skipped: dict[_File, _Skipped] = {}
+        self._seen: dict[_File, tuple[Path, _Stamp]] | None = None
+        self._skipped: dict[_File, tuple[_Stamp, str]] = {}
         self._refreshing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, path: Path, folders: Mapping[str, Path]) -> Self:
-        """Open the database at `path`. `folders` holds a folder for each agent that has one. Reads no file yet."""
-        return cls(await SqliteStore.open(path, schema=_SCHEMA), folders)
+    async def open(cls, path: Path, folders: Mapping[str, Path], *, embedder: Embedder | None = None) -> Self:
+        """
+        Open the database at `path`. `folders` holds a folder for each agent that has one. Reads no file yet.
+
+        With an embedder, which is closed with it, passages are also found by meaning.
+        """
+        return cls(await SqliteStore.open(path, schema=_SCHEMA, embedder=embedder, ranking=_RANKING), folders)
 
     async def close(self) -> None:
         await self._store.close()
@@ -113,7 +136,8 @@ class Knowledge:
         """The agent's passages that match `text`, best first. A refresh delays it by one file at most."""
         hits = await self._store.query(text, limit=min(limit, _MOST_PASSAGES), tags=_tags(agent))
         documents = [hit.document for hit in hits if hit.score > _FOUND_SCORE]
-        return [Passage(document.title, document.content, document.source) for document in documents]
+        # The first line is for the search alone: the file and the headings, which are in the title.
+        return [Passage(found.title, found.content.partition("\n")[2], found.source) for found in documents]
 
     async def refresh(self) -> None:
         """Index what changed in the folders since the last refresh. Cheap if nothing did."""
@@ -124,10 +148,9 @@ class Knowledge:
             known = await self._store.run(_known)
             for file in (known.keys() | self._skipped.keys()) - found.keys():
                 await self._remove(file)
-            for file, now in found.items():
-                before = self._skipped.get(file)
-                if now.stamp != (before.stamp if before else known.get(file)):
-                    await self._index(file, now)
+            for file, (path, stamp) in found.items():
+                if stamp != (self._skipped[file][0] if file in self._skipped else known.get(file)):
+                    await self._index(file, path, stamp)
             self._seen = found
 
     async def watch(self, seconds: float) -> None:
@@ -139,26 +162,21 @@ class Knowledge:
                 _log.warning("knowledge can't be refreshed", extra={"reason": str(error)})
             await asyncio.sleep(seconds)
 
-    async def _index(self, file: _File, found: _Found) -> None:
+    async def _index(self, file: _File, path: Path, stamp: _Stamp) -> None:
         try:
-            digest, passages = await asyncio.to_thread(_read, found.path, file.name)
+            digest, passages = await asyncio.to_thread(_read, path, file.name)
         except FileNotFoundError:
             return  # deleted since it was found; the next refresh removes it
-        except OSError as error:
-            await self._skip(file, found.stamp, error.strerror or type(error).__name__)
-        except ValueError as problem:
-            await self._skip(file, found.stamp, str(problem))
+        except (OSError, ValueError) as error:
+            reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+            _, before = self._skipped.get(file, (None, ""))
+            if before != reason:  # logged once per reason, however often the file changes
+                _log.warning("knowledge file skipped", extra={"agent": file.agent, "file": file.name, "reason": reason})
+            await self._remove(file)
+            self._skipped[file] = stamp, reason
         else:
-            await self._store.run(lambda connection: _keep(connection, file, found.stamp, digest, passages))
+            await self._store.run(lambda connection: _keep(connection, file, stamp, digest, passages))
             self._skipped.pop(file, None)
-
-    async def _skip(self, file: _File, stamp: _Stamp, reason: str) -> None:
-        """Leave this file out. Logged once per reason, however often the file changes."""
-        before = self._skipped.get(file)
-        if before is None or before.reason != reason:
-            _log.warning("knowledge file skipped", extra={"agent": file.agent, "file": file.name, "reason": reason})
-        await self._remove(file)
-        self._skipped[file] = _Skipped(stamp, reason)
 
     async def _remove(self, file: _File) -> None:
         await self._store.run(lambda connection: _drop(connection, file))
@@ -174,25 +192,19 @@ def rendered(passages: Iterable[Passage], max_characters: int = 2500) -> str:
 # Files
 
 
-def _scan(folders: Mapping[str, Path]) -> dict[_File, _Found]:
-    """Every text file. Unreadable ones are left out."""
+def _scan(folders: Mapping[str, Path]) -> dict[_File, tuple[Path, _Stamp]]:
+    """Every visible file. Unreadable ones are left out."""
     found = {}
     for agent, folder in folders.items():
         root = Path(os.path.realpath(folder))
-        for path in _text_files(root):
-            if stamp := _stamp(path, root):
-                # File names may not be valid Unicode; text in the database must be.
-                name = os.fsencode(path.relative_to(root).as_posix()).decode(errors="replace")
-                found[_File(agent, name)] = _Found(path, stamp)
+        for directory, subfolders, names in os.walk(root):
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            for path in (Path(directory, name) for name in sorted(names) if not name.startswith(".")):
+                if stamp := _stamp(path, root):
+                    # File names may not be valid Unicode; text in the database must be.
+                    name = os.fsencode(path.relative_to(root).as_posix()).decode(errors="replace")
+                    found[_File(agent, name)] = path, stamp
     return found
-
-
-def _text_files(root: Path) -> Iterator[Path]:
-    for directory, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        for name in sorted(names):
-            if name.lower().endswith(_SUFFIXES) and not name.startswith("."):
-                yield Path(directory, name)
 
 
 def _stamp(path: Path, root: Path) -> _Stamp | None:
@@ -210,10 +222,16 @@ def _stamp(path: Path, root: Path) -> _Stamp | None:
 
 def _read(path: Path, name: str) -> tuple[str, list[Passage]]:
     """The file's digest and passages. Raises OSError, or ValueError with the reason why it can't be used."""
+    suffix = path.suffix.lower()
+    if suffix not in (".txt", ".pdf", *_MARKDOWN, *_HTML):
+        raise ValueError("not a text, Markdown, HTML or PDF file")
+    most = _MOST_PDF_BYTES if suffix == ".pdf" else MOST_FILE_BYTES
     with path.open("rb") as file:
-        content = file.read(MOST_FILE_BYTES + 1)
-    if len(content) > MOST_FILE_BYTES:
-        raise ValueError(f"larger than {MOST_FILE_BYTES // 1_000_000} MB")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"larger than {most // 1_000_000} MB")
+    if suffix == ".pdf":
+        return hashlib.blake2b(content).hexdigest(), _passages(name, _pdf_pages(path))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -223,13 +241,63 @@ def _read(path: Path, name: str) -> tuple[str, list[Passage]]:
     return hashlib.blake2b(content).hexdigest(), passages_of(name, text)
 
 
+def _pdf_pages(path: Path) -> list[_Section]:
+    if not extras.is_installed("pdf"):
+        raise ValueError(f"PDF files need the extra pdf; run: {extras.how_to_install('pdf')}")
+    command = [sys.executable, "-m", "gateway.memory.pdf_text", str(path)]
+    try:
+        printed = subprocess.run(command, capture_output=True, check=True, timeout=_PDF_SECONDS).stdout.decode()
+    except subprocess.CalledProcessError:
+        raise ValueError("not a PDF file that can be read") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"takes more than {_PDF_SECONDS:.0f} s to read") from None
+    if not printed.strip():
+        raise ValueError("no text in it; scanned pages are not read")
+    pages = enumerate(printed.split("\f"), 1)
+    return [_Section((f"page {number}",), _WRAPPED_LINE.sub(" ", text.strip())) for number, text in pages]
+
+
+class _HtmlText(HTMLParser):
+    """Collects the visible text of a page, with headings as in Markdown."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._hidden = 0
+        self._pieces: list[str] = []
+        self.feed(page)
+        self.close()
+        self.text = "".join(self._pieces)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._hidden += tag in _INVISIBLE
+        if tag in _HEADINGS:
+            self._pieces.append(f"\n\n{'#' * int(tag[1])} ")
+        elif tag not in _INLINE:
+            self._pieces.append("\n" if tag in _LINES else "\n\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = max(self._hidden - (tag in _INVISIBLE), 0)
+        if tag not in (*_INLINE, *_LINES):
+            self._pieces.append("\n\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self._pieces.append(re.sub(r"\s+", " ", data))
+
+
 # Passages
 
 
 def passages_of(name: str, text: str) -> list[Passage]:
     """Split a file at its headings, and below them at paragraphs, into pieces of up to 800 characters."""
+    suffix = Path(name).suffix.lower()
+    text = _HtmlText(text).text if suffix in _HTML else text
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    sections = list(_sections(lines)) if name.lower().endswith(_MARKDOWN) else [_Section((), "\n".join(lines))]
+    has_headings = suffix in (*_MARKDOWN, *_HTML)
+    return _passages(name, list(_sections(lines)) if has_headings else [_Section((), "\n".join(lines))])
+
+
+def _passages(name: str, sections: Sequence[_Section]) -> list[Passage]:
     return [
         Passage(" > ".join((name, *section.headings)), piece, name)
         for section in _with_bare_headings(sections)
@@ -304,26 +372,29 @@ def _tags(agent: str) -> tuple[str, str]:
 
 
 def _known(connection: Connection) -> dict[_File, _Stamp]:
-    rows = connection.execute("SELECT agent, name, modified_ns, changed_ns, size FROM knowledge_files")
+    rows = connection.execute("SELECT agent, name, modified_ns, changed_ns, size FROM knowledge_sources")
     return {_File(agent, name): _Stamp(*stamp) for agent, name, *stamp in rows}
 
 
 def _keep(connection: Connection, file: _File, stamp: _Stamp, digest: str, passages: Iterable[Passage]) -> None:
     """Replace the file's passages, unless its content is the same."""
-    row = connection.execute("SELECT digest FROM knowledge_files WHERE agent = ? AND name = ?", (file.agent, file.name))
+    row = connection.execute(
+        "SELECT digest FROM knowledge_sources WHERE agent = ? AND name = ?", (file.agent, file.name)
+    )
     if row.fetchone() != (digest,):
         _drop(connection, file)
         moment = datetime.now(UTC)
         for passage in passages:
-            new = NewDocument(passage.title, passage.text, passage.source, _tags(file.agent))
-            create_document(connection, new, moment)
+            about = passage.title.replace(file.name, Path(file.name).stem, 1)
+            content = f"{about}\n{passage.text}"
+            create_document(connection, NewDocument(passage.title, content, file.name, _tags(file.agent)), moment)
     connection.execute(
-        "INSERT OR REPLACE INTO knowledge_files VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO knowledge_sources VALUES (?, ?, ?, ?, ?, ?)",
         (file.agent, file.name, stamp.modified_ns, stamp.changed_ns, stamp.size, digest),
     )
 
 
 def _drop(connection: Connection, file: _File) -> None:
-    connection.execute("DELETE FROM knowledge_files WHERE agent = ? AND name = ?", (file.agent, file.name))
+    connection.execute("DELETE FROM knowledge_sources WHERE agent = ? AND name = ?", (file.agent, file.name))
     tagged, tokens = carrying(_tags(file.agent)[1])
     connection.execute(f"DELETE FROM documents WHERE source = ? AND {tagged}", (file.name, *tokens))

@@ -1,16 +1,26 @@
 import asyncio
 import itertools
+import json
 import os
 import re
-from contextlib import asynccontextmanager
+import shutil
+import sqlite3
+import sys
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
+from gateway.memory.embeddings import minilm
+from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.knowledge import MOST_FILE_BYTES, PASSAGE_CHARACTERS, Knowledge, Passage, passages_of, rendered
+from gateway.memory.stores.documents import NewDocument
+from gateway.memory.stores.sqlite import SqliteStore
 
+CAMPSITE = Path(__file__).parent.parent / "data" / "knowledge"
 RETURNS = """# Orders
 
 We ship on workdays.
@@ -163,6 +173,17 @@ async def test_changes_while_closed_are_noticed(tmp_path, folder):
         assert sorted(await found(knowledge, "kettle")) == ["kettle four", "kettle one"]
 
 
+async def test_passages_of_an_older_version_are_made_again(tmp_path, folder):
+    old = ("CREATE TABLE knowledge_files (agent TEXT, name TEXT)",)
+    store = await SqliteStore.open(tmp_path / "knowledge.db", schema=old)
+    await store.create(NewDocument("shop.md", "kettle", "shop.md", ("knowledge", "agent:maya")))
+    await store.close()
+    (folder / "shop.md").write_text("kettle")
+    async with opened(tmp_path / "knowledge.db", {"maya": folder}) as knowledge:
+        await knowledge.refresh()
+        assert await found(knowledge, "kettle") == ["kettle"]
+
+
 async def test_agent_without_folder_loses_its_passages(tmp_path, folder):
     (folder / "shop.md").write_text("kettle")
     async with opened(tmp_path / "knowledge.db", {"maya": folder}) as knowledge:
@@ -248,13 +269,16 @@ async def test_repaired_file_comes_back(knowledge, folder, caplog):
     assert len(skipped(caplog)) == 1
 
 
-async def test_only_visible_text_files_are_read(knowledge, folder):
-    for name in (".hidden.md", "page.html", ".git/notes.md", "notes.md~", "folder.md/inner.MARKDOWN"):
+async def test_only_visible_text_files_are_read(knowledge, folder, caplog):
+    for name in (".hidden.md", "page.docx", ".git/notes.md", "notes.md~", "folder.md/inner.MARKDOWN"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("kettle")
     os.mkfifo(folder / "pipe.txt")
-    await knowledge.refresh()
+    for _ in range(2):
+        await knowledge.refresh()
     assert [passage.source for passage in await knowledge.search("maya", "kettle")] == ["folder.md/inner.MARKDOWN"]
+    reason = "not a text, Markdown, HTML or PDF file"
+    assert skipped(caplog) == [("notes.md~", reason), ("page.docx", reason)]
 
 
 async def test_links_lead_nowhere_outside(knowledge, folder, tmp_path):
@@ -279,6 +303,71 @@ async def test_name_that_is_not_unicode_does_no_harm(knowledge, folder):
         pytest.skip("this file system takes only Unicode names")
     await knowledge.refresh()
     assert [passage.source for passage in await knowledge.search("maya", "kettle")] == ["caf\ufffd.md"]
+
+
+# HTML and PDF
+
+
+def test_html_is_read_as_its_visible_text():
+    page = """<head><title>Shop</title><style>p { color: red }</style></head><nav>Home</nav>
+        <h1>Caf&eacute;</h1><p>Open <b>daily</b>,<br>from nine.</p><h2>Food</h2><ul><li>Tea</li><li>Cake</li></ul>
+        <script>if (1 < 2) alert("no")</script>"""
+    assert passages_of("cafe.html", page) == [
+        Passage("cafe.html > Café", "Open daily,\nfrom nine.", "cafe.html"),
+        Passage("cafe.html > Café > Food", "Tea\nCake", "cafe.html"),
+    ]
+
+
+async def test_pdf_is_read_page_by_page(knowledge, folder):
+    shutil.copy(CAMPSITE / "campsite" / "terms.pdf", folder)
+    await knowledge.refresh()
+    (passage,) = await knowledge.search("maya", "complaints", limit=1)
+    assert passage.title == "terms.pdf > page 2"
+    assert passage.text.startswith("Complaints. Speak to a warden at once, so that we can put it right. If that fails,")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"%PDF-1.4 and no more", "not a PDF file that can be read"),
+        (b"%PDF-" + b"x" * 20_000_000, "larger than 20 MB"),
+    ],
+)
+async def test_useless_pdf_is_skipped(knowledge, folder, caplog, content, reason):
+    (folder / "a.pdf").write_bytes(content)
+    await knowledge.refresh()
+    assert skipped(caplog) == [("a.pdf", reason)]
+
+
+async def test_missing_pdf_reader_is_named(knowledge, folder, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pypdf", None)  # as if it were not installed
+    shutil.copy(CAMPSITE / "campsite" / "terms.pdf", folder)
+    await knowledge.refresh()
+    ((file, reason),) = skipped(caplog)
+    assert (file, reason.partition(";")[0]) == ("terms.pdf", "PDF files need the extra pdf")
+
+
+# By meaning
+
+
+async def test_paraphrases_are_found(tmp_path):
+    """Questions in other words than the files: `scripts/memory-bench tests/data/knowledge` has the exact figures."""
+    lines = (CAMPSITE / "questions.jsonl").read_text().splitlines()
+    questions = [json.loads(line) for line in lines]
+    folders = {"maya": CAMPSITE / "campsite"}
+    knowledge = await Knowledge.open(tmp_path / "knowledge.db", folders, embedder=Embedder(minilm.load))
+    await knowledge.refresh()
+    with closing(sqlite3.connect(tmp_path / "knowledge.db")) as database:
+        while database.execute("SELECT 1 FROM unembedded_documents").fetchone():
+            await asyncio.sleep(0.05)
+    ranks = []
+    for question in questions:
+        texts = [" ".join(text.split()) for text in await found(knowledge, question["question"])]
+        ranks.append(next((rank for rank, text in enumerate(texts) if question["passage"] in text), 5))
+    await knowledge.close()
+    assert len(questions) > 60
+    assert sum(rank < 5 for rank in ranks) / len(ranks) > 0.85
+    assert ranks[:3] == [0, 0, 0], "dog, puppy, flat tyre"
 
 
 # Passages

@@ -56,15 +56,20 @@ class Embedder:
         self._queries = ThreadPoolExecutor(1, "query embedding")
         self._documents = ThreadPoolExecutor(1, "document embedding")
         self._cached_read = functools.lru_cache(_MOST_CACHED)(self._read)
-        self._open = True
+        self._owners = 1
+
+    def share(self) -> "Embedder":
+        """The same embedder for one more owner, who closes it too."""
+        self._owners += 1
+        return self
 
     def close(self) -> None:
-        """Accept no more texts, and unload the model in the background after those under way. Idempotent."""
-        if self._open:
-            self._open = False
+        """Accept no more texts once all owners are gone, and unload the model after those under way. Idempotent."""
+        self._owners -= 1
+        if self._owners == 0:
             self._documents.submit(self._unload)
-        for thread in (self._queries, self._documents):
-            thread.shutdown(wait=False)
+            for thread in (self._queries, self._documents):
+                thread.shutdown(wait=False)
 
     async def get_ready(self) -> None:
         """Start the model's process early, since that takes CPU time from live calls."""

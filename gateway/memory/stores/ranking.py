@@ -14,14 +14,25 @@ from typing import Final
 
 from gateway.memory.embeddings.wordpiece import without_accents
 
-NEAR: Final = 0.35
-"""The cosine from which a document matches without a common word; one unrelated document in a hundred reaches it."""
+
+@dataclass(frozen=True, slots=True)
+class RankingOptions:
+    """What differs between stores."""
+
+    half_life_days: int = 30
+    """The age at which a document counts half as recent; 0: age does not count."""
+    meaning: float = 1.5
+    """The weight of nearness relative to words."""
+    near: float = 0.35
+    """The cosine from which a document matches without a common word; one unrelated one in a hundred reaches it."""
+
+
+MEMORY: Final = RankingOptions()
 LIKE_BEST: Final = 0.23
 """The weight of a document's cosine with the best one: an answer may need several documents."""
 RECENT: Final = 0.015
 """What the newest document gains over a very old one: it decides between matches that are about as good."""
 
-_MEANING: Final = 1.5  # the weight of nearness relative to words
 _UNREAD: Final = 0.6  # the cosine that a document without vectors is taken to have, if it contains all words
 _UNRELATED: Final = 0.5  # a close match has about four times as much, which is worth two half-lives
 _NEIGHBOUR: Final = 0.4  # the weight of a word in the document before or after, of the same call
@@ -61,14 +72,14 @@ def coverage(
     return {key: score / total for key, score in scores.items()}
 
 
-def fused(words: float, nearness: float | None) -> float:
+def fused(words: float, nearness: float | None, *, meaning: float) -> float:
     """The score by words and by meaning; without vectors, a document is as near as its words suggest."""
-    return words + _MEANING * (_UNREAD * words if nearness is None else nearness)
+    return words + meaning * (_UNREAD * words if nearness is None else nearness)
 
 
-def related(words: float, nearness: float | None) -> float:
+def related(words: float, nearness: float | None, *, meaning: float) -> float:
     """The score of a document that may be useful, though not asked for: an unrelated one has the least, not nothing."""
-    return _UNRELATED + max(fused(words, nearness), 0)
+    return _UNRELATED + max(fused(words, nearness, meaning=meaning), 0)
 
 
 def lifted(scores: Sequence[float], calls: Sequence[Hashable], *, long: Sequence[bool]) -> list[float]:

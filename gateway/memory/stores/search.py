@@ -100,10 +100,16 @@ class SearchScope:
     """Documents with all of `tags`, in the order they were stored: every one, or the candidates of a query."""
 
     def __init__(
-        self, rows: Iterable[MemberRow], tags: tuple[str, ...], half_life_days: int, *, is_whole: bool = True
+        self,
+        rows: Iterable[MemberRow],
+        tags: tuple[str, ...],
+        options: ranking.RankingOptions,
+        *,
+        is_whole: bool = True,
     ) -> None:
         read = map(_Member.read, rows)
         self.tags = tags
+        self._options = options
         self._is_whole = is_whole
         self.members = sorted(
             (member for member in read if member.tags.issuperset(tags)), key=lambda member: member.key
@@ -118,7 +124,7 @@ class SearchScope:
         self._embedded = [member.key for member in self.members if member.vectors]
         days = [member.last_said_on.toordinal() for member in self.members]
         # The age counts from the newest document: after a long silence, the last call is still the most recent one.
-        self._freshness = [ranking.freshness(max(days) - day, half_life_days) for day in days]
+        self._freshness = [ranking.freshness(max(days) - day, options.half_life_days) for day in days]
 
     @cached_property
     def space(self) -> "VectorSpace":
@@ -134,7 +140,12 @@ class SearchScope:
         if question.reading is not None and embedded:
             nearest = self.space.nearest(question.reading.pooled(words.weigh))
             near = dict(zip(embedded, nearest, strict=True))
-        fused = [ranking.fused(words.covered.get(key, 0), near[key][0] if key in near else None) for key in self.sizes]
+        fused = [
+            ranking.fused(
+                words.covered.get(key, 0), near[key][0] if key in near else None, meaning=self._options.meaning
+            )
+            for key in self.sizes
+        ]
         asked = ranking.asked_date(question.text)
         if asked is not None:
             days = (date.fromisoformat(member.created_at[:10]) for member in self.members)
@@ -152,9 +163,9 @@ class SearchScope:
             for key, cosine in zip(embedded, alike, strict=True):
                 scores[key] += ranking.LIKE_BEST * cosine
         matches = {
-            member.key: Match(member.key, member.key in words.found or cosine >= ranking.NEAR, part)
+            member.key: Match(member.key, member.key in words.found or cosine >= self._options.near, part)
             for member in sorted(shown, key=lambda member: (member.created_at, member.key), reverse=True)
-            for cosine, part in [near.get(member.key, (0, None))]
+            for cosine, part in [near.get(member.key, (-2, None))]
         }
         return sorted(matches.values(), key=lambda match: (not match.found, -scores[match.key]))
 
@@ -168,7 +179,7 @@ class SearchScope:
         covered = [0 if member.id in ids else words.covered.get(member.key, 0) for member in self.members]
         most = max(covered, default=0) or 1
         return {
-            member.id: freshness * ranking.related(share / most, alike.get(member.key))
+            member.id: freshness * ranking.related(share / most, alike.get(member.key), meaning=self._options.meaning)
             for member, share, freshness in zip(self.members, covered, self._freshness, strict=True)
         }
 
@@ -176,9 +187,9 @@ class SearchScope:
 class SearchScopes:
     """A cache of the narrow scopes used last, each valid until a document in it changes. Thread-safe."""
 
-    def __init__(self, index: Index, half_life_days: int) -> None:
+    def __init__(self, index: Index, options: ranking.RankingOptions) -> None:
         self._index = index
-        self.half_life_days = half_life_days
+        self.options = options
         self._scopes: OrderedDict[tuple[str, ...], tuple[Hashable, SearchScope]] = OrderedDict()
         self._changing = threading.Lock()
 
@@ -200,7 +211,7 @@ class SearchScopes:
             return None
         known_state, scope = self._scopes.get(tags, (None, None))
         if scope is None or known_state != state:
-            scope = SearchScope(self._index.members(connection, tags), tags, self.half_life_days)
+            scope = SearchScope(self._index.members(connection, tags), tags, self.options)
         with self._changing:
             self._scopes[tags] = state, scope
             self._scopes.move_to_end(tags)
@@ -239,7 +250,7 @@ def look_up(connection: Connection, index: Index, scope: SearchScope, question: 
 
 
 def search_all(
-    connection: Connection, index: Index, tags: tuple[str, ...], question: Question, half_life_days: int
+    connection: Connection, index: Index, tags: tuple[str, ...], question: Question, options: ranking.RankingOptions
 ) -> list[Match]:
     """The likeliest documents of a wide scope, or of the whole store, ranked like a narrow scope."""
     if not question.words:
@@ -248,7 +259,7 @@ def search_all(
     words = WordMatches({}, (), weights)
     near = None if question.reading is None else question.reading.pooled(words.weigh)
     rows = list(index.candidates(connection, tags, question.words, near))
-    scope = SearchScope((row for _, row in rows), tags, half_life_days, is_whole=False)
+    scope = SearchScope((row for _, row in rows), tags, options, is_whole=False)
     scores = {row[1]: score for score, row in rows if score}
     best = max(scores.values(), default=1)
     covered = {key: score / best for key, score in scores.items()}

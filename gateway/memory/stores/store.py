@@ -19,12 +19,11 @@ from gateway.memory.embeddings.embedder import Embedder, PendingReading
 from gateway.memory.stores import documents, search
 from gateway.memory.stores.database import Connection, Index, Unembedded
 from gateway.memory.stores.documents import Document, Hit, NewDocument, time_text
+from gateway.memory.stores.ranking import MEMORY, RankingOptions
 from gateway.memory.stores.search import parts, snippet
 
 T = TypeVar("T")
 
-HALF_LIFE_DAYS: Final = 30
-"""The age at which a document counts half as recent."""
 _FILL_SCORE: Final = 0.001
 _RETRY_SECONDS: Final = 10.0
 _CHECK_SECONDS: Final = 60.0  # how often to look for documents that another node stored without vectors
@@ -40,7 +39,7 @@ class StoreOptions(TypedDict, total=False):
     embedder: Embedder | None
     embed_after: float
     """Seconds before the first document is embedded, so that startup is not slowed down."""
-    half_life_days: int
+    ranking: RankingOptions
 
 
 class MemoryStore(ABC):
@@ -57,13 +56,13 @@ class MemoryStore(ABC):
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         embedder: Embedder | None = None,
         embed_after: float = 2.0,
-        half_life_days: int = HALF_LIFE_DAYS,
+        ranking: RankingOptions = MEMORY,
     ) -> None:
         self.index = index
         self._now = now
         self._open = True
         self._loop = asyncio.get_running_loop()
-        self._scopes = search.SearchScopes(index, half_life_days)
+        self._scopes = search.SearchScopes(index, ranking)
         self._embedder = embedder
         self._has_vectors = False
         self._wanted: list[int] = []  # documents that a query found without vectors
@@ -232,7 +231,7 @@ class MemoryStore(ABC):
             words = search.look_up(connection, self.index, scope, search.Question(text))
         question = search.Question(text, embedding.result() if embedding else None)
         if scope is None:
-            matches = search.search_all(connection, self.index, tags, question, self._scopes.half_life_days)
+            matches = search.search_all(connection, self.index, tags, question, self._scopes.options)
             hits = _hits(connection, matches[:limit], question.words)
             return hits + self._fill(connection, tags, hits, limit) if tags else hits
         if question.reading is not None and scope.without_vectors:
