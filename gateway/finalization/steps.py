@@ -115,7 +115,7 @@ class FinalizationSteps:
                 return
             await self.jobs.save(job)
         if not job.document_id:
-            new = self._document(job, job.summary)
+            new = self.document(job.session, job.summary)
             document = await self.memory.documents.create(new)
             if job.version and document.content != new.content:  # written when less was known of the call
                 document = await self.memory.documents.replace(document.id, new.content, title=new.title)
@@ -173,7 +173,7 @@ class FinalizationSteps:
         if not self.upgrade_due(job):
             return
         summary = await self.summarize(job.session)
-        new = self._document(job, summary)
+        new = self.document(job.session, summary)
         await self.jobs.save(job)  # raises if another node runs the job by now
         await self.memory.documents.replace(job.document_id, new.content, title=new.title)
         job.summary, job.version = summary, job.version + 1
@@ -187,7 +187,7 @@ class FinalizationSteps:
         """The document in the remote store, once. Raises StoreUnavailable or StoreRefused."""
         if self.remem is None or job.summary is None or not self.remote_due(job):
             return
-        new, version = self._document(job, job.summary, with_facts=True), job.version
+        new, version = self.document(job.session, job.summary, with_facts=True), job.version
         if job.remote_version == 0 and job.remote_sent:
             # The answer to an earlier attempt was lost. Its document may not be indexed yet, or still be on its way
             # from a node that ran this job before. So it counts as missing only after two searches.
@@ -227,8 +227,8 @@ class FinalizationSteps:
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
         return await write(spoken_lines(session.turns), recited=list(filter(None, recited)), topics=known_topics)
 
-    def _document(self, job: FinalizationJob, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
-        return call_document(job.session, summary, self._rules(job.session).timezone, with_facts=with_facts)
+    def document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
+        return call_document(session, summary, self._rules(session).timezone, with_facts=with_facts)
 
     def _rules(self, session: VoiceSession) -> AgentRules:
         return self.agents.get(session.agent, AgentRules())

@@ -16,9 +16,9 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import DocumentNotFound, LlmError
-from gateway.finalization.document import call_document, redact_turns, spoken_lines
+from gateway.finalization.document import redact_turns, spoken_lines
 from gateway.finalization.job import FinalizationJob
-from gateway.finalization.steps import AgentRules, FinalizationSteps
+from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.calls_table import CallRowFilter, FinishedCall
 from gateway.history.queries import CallHistory
@@ -90,7 +90,7 @@ class MemoryRebuild:
             return RebuiltCall(session, problem=str(error))
         facts = [entry.content["text"] for entry in await self._memory.facts.session_entries(session.id)]
         topics = [_topic(entry.content) for entry in await self._memory.topics.session_entries(session.id)]
-        new = self._document(session, summary)
+        new = self._steps.document(session, summary)
         return RebuiltCall(
             session,
             document.id,
@@ -128,13 +128,15 @@ class MemoryRebuild:
         await self._memory.documents.run(lambda connection: _keep_undo(connection, scopes))
         for call in calls:
             if call.summary is not None:
-                new = self._document(call.session, call.summary)
+                new = self._steps.document(call.session, call.summary)
                 await self._memory.documents.replace(call.document_id, new.content, title=new.title)
                 job = FinalizationJob(call.session, summary=call.summary)
                 await self._steps.learn_facts(job)
                 await self._steps.note_topics(job)
                 await self._memory.calls.set_summary_by(call.session.id, call.summary.written_by)
-                await self._send_remote(call.session.id, self._document(call.session, call.summary, with_facts=True))
+                await self._send_remote(
+                    call.session.id, self._steps.document(call.session, call.summary, with_facts=True)
+                )
 
     async def undo(self, caller: str, agent: str = "") -> int:
         """Restore what the last rebuild of a caller replaced. Returns how many calls."""
@@ -178,10 +180,6 @@ class MemoryRebuild:
         """Update the copy in the remote store, if there is one."""
         if (remem := self._steps.remem) and (remote_id := await remem.find_by_session(session_id)):
             await remem.replace(remote_id, new, timeout=10.0)
-
-    def _document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
-        rules = self._steps.agents.get(session.agent, AgentRules())
-        return call_document(session, summary, rules.timezone, with_facts=with_facts)
 
 
 def _recorded_turns(path: Path) -> list[Turn]:
