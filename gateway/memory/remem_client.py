@@ -8,7 +8,7 @@ liberally, and never trusted to belong to the requested caller.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,7 +27,6 @@ IN_CALL: Final = 1.5
 AFTER_CALL: Final = 10.0
 
 _MAX_ANSWER_BYTES: Final = 1_000_000
-_NOT_OFFERED: Final = (404, 405)
 _TURNED_AWAY: Final = (408, 425, 429, 503)  # sent before any work was done
 _MOST_ASKED: Final = 100
 _MOST_READ: Final = 10  # documents fetched in full to find their owner
@@ -38,6 +37,10 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 def connect_remem(url: str, api_key: Secret | None, http: httpx.AsyncClient) -> "RememClient | None":
     """A client of REMEM_API_URL; None where it is not set."""
     return RememClient(url, api_key or Secret(""), http) if url else None
+
+
+class _NotOffered(StoreRefused):
+    """The server has no such document, or does not serve this kind of request."""
 
 
 class RememClient:
@@ -72,9 +75,7 @@ class RememClient:
             try:
                 body = {"content": new.content, "mode": "replace"}
                 return _id(await self._ask("PUT", _path_of(document_id), body, writes=True)) or document_id
-            except StoreRefused as refused:
-                if refused.status not in _NOT_OFFERED:
-                    raise
+            except _NotOffered:
                 return document_id
 
     async def delete(self, document_id: str, *, timeout: float = AFTER_CALL) -> bool:
@@ -82,9 +83,7 @@ class RememClient:
         async with _translated_errors(timeout, writes=True):
             try:
                 await self._ask("DELETE", _path_of(document_id), writes=True)
-            except StoreRefused as refused:
-                if refused.status not in _NOT_OFFERED:
-                    raise
+            except _NotOffered:
                 return False
         return True
 
@@ -96,11 +95,8 @@ class RememClient:
         body: dict[str, Any] = {"title": new.title, "content": new.content, "source": new.source}
         body |= {"source_id": new.source_id, "metadata": metadata}
         if not self._ingests:
-            try:
+            with suppress(_NotOffered):
                 return await self._post_document("/v1/documents", body | planned)
-            except StoreRefused as refused:
-                if refused.status not in _NOT_OFFERED:
-                    raise
         answer = await self._post_document("/v1/documents/ingest", body | {"return_id": True})
         self._ingests = True
         return answer
@@ -197,7 +193,8 @@ class RememClient:
                 lost, wait = writes and status not in _TURNED_AWAY, _retry_after(response.headers)
                 raise StoreUnavailable(f"remem answered {status}", answer_lost=lost, retry_after=wait)
             if not response.is_success:
-                raise StoreRefused(f"remem answered {status}", status=status)
+                refused = _NotOffered if status in (404, 405) else StoreRefused
+                raise refused(f"remem answered {status}", status=status)
             async for chunk in response.aiter_bytes():
                 answer += chunk
                 if len(answer) > _MAX_ANSWER_BYTES:
