@@ -256,11 +256,11 @@ def _name_words(text: str, *, has_capitals: bool) -> list[str]:
             break
         elif not found and folded.endswith(_ORIGINS) and len(folded) > 4 and not data.is_known(folded):
             break
-        elif word[:1].isupper() or not has_capitals and (not found or folded in data.nicknames or len(found) < 2):
+        elif word[:1].isupper() or not has_capitals and (not found or folded in data.nicknames or len(found) < 2 or folded == fold(found[0])):
             found.append(word)
         else:
             break
-    while found and fold(found[-1]) in _PARTICLES:
+    while found and fold(found[-1]) in _PARTICLES and not (len(found) == 1 and found[0][:1].isupper()):
         found.pop()
     return found
 

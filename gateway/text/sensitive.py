@@ -16,7 +16,7 @@ from gateway.text.languages import LANGUAGES, load_language
 from gateway.text.plain_text import unaccented
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])\s+|\n+")
-_TITLE: Final = re.compile(r"(?:^|\s)(?:mr|mrs|ms|dr|st|hr|fr|sr|sra|mme|no|nr|prof|approx|str)\.$", re.IGNORECASE)
+_TITLE: Final = re.compile(r"(?:^|\s)(?:(?i:mr|mrs|ms|dr|st|hr|fr|sr|sra|mme|no|nr|prof|approx|str)|[A-Z])\.$")
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _BETWEEN: Final = r"[\s-]+"
 _MASK: Final = " ¤ "

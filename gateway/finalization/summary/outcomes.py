@@ -1,0 +1,338 @@
+"""
+What a call agreed on, found by rules: the values that are current at its end, and the fewest sentences that state them.
+
+A call is a row of matters (a booking, then another one). Within a matter a value that is restated replaces an earlier
+one of its slot; offers that were declined and values that were not to be had are gone. Sentences are quoted as they were
+said, nothing is added, but a replaced value in a quoted sentence becomes the current one.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from gateway.finalization.summary.spoken_values import OutcomeLanguage, SpokenValue
+from gateway.text.person_names import PersonName, spelled_name
+from gateway.text.plain_text import SpokenLine
+from gateway.text.sensitive import sentences
+
+_SHARE_OF_CALL: Final = 0.3
+_LEAST_WORDS: Final = 40
+_LONG: Final = 8
+_SHORT_ANSWER: Final = 9
+_RECAP: Final = 3  # a sentence with so many values sums up
+# What a sentence costs beside its words, and how much its speech act adds to its worth.
+_SENTENCE_COST: Final = 6
+_WORTH: Final = {"done": 2.0, "proposal": 1.4, "offer": 1.2, "answer": 1.1, "statement": 1.0, "promise": 1.0}
+_RESTATING: Final = ("proposal", "done", "offer", "answer")
+_WEIGHTS: Final = {"code": 0.5, "answer": 0.7}
+
+Act = Literal["question", "proposal", "offer", "done", "failure", "promise", "answer", "statement"]
+
+
+@dataclass(slots=True)
+class Statement:
+    """
+    A sentence, cleaned, and what it does in the conversation.
+
+    Only what is live says what is current; only what is quotable can be part of the notes.
+    """
+
+    speaker: Literal["caller", "agent"]
+    turn: int
+    text: str
+    act: Act
+    values: list[SpokenValue]
+    matter: int = 0
+    is_live: bool = True
+    is_quotable: bool = True
+    is_request: bool = False
+    is_change: bool = False
+    refused: list[SpokenValue] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The chosen sentences and the promises, in spoken order, and all statements of the call."""
+
+    chosen: list[Statement]
+    promises: list[Statement]
+    statements: list[Statement]
+
+
+_Current = dict[int, list[SpokenValue]]
+"""The current values of each matter."""
+
+
+def find_outcome(lines: Sequence[SpokenLine], language: OutcomeLanguage, caller_name: str) -> Outcome:
+    statements = list(_Reader(language).read(lines))
+    _drop_superseded_offers(statements, language)
+    current, changes = _current_values(statements)
+    for statement in statements:
+        _bring_up_to_date(statement, current[statement.matter], changes, language)
+    own = set(PersonName.parse(caller_name).words)
+    wanted = {
+        (matter, value): _WEIGHTS.get(value.kind, 0.6 if value.kind == "name" and not value.role else 1.0)
+        for matter, values in current.items()
+        for value in values
+        if not (value.kind == "name" and own.issuperset(PersonName.parse(value.text).words))
+        and _is_grounded(value, matter, statements)
+    }
+    words = sum(len(line.text.split()) for line in lines)
+    chosen = _cover(statements, wanted, max(_LEAST_WORDS, int(_SHARE_OF_CALL * words)))
+    return Outcome(chosen, _open_promises(statements, language), statements)
+
+
+class _Reader:
+    """Reads a call sentence by sentence and says what each does."""
+
+    def __init__(self, language: OutcomeLanguage) -> None:
+        self._language = language
+        self._cue = language.cue
+        self._question = ""
+        self._answered_turn = -1
+        self._readback_turn = -1
+        self._matter = 0
+        self._is_done = False
+
+    def read(self, lines: Sequence[SpokenLine]) -> Iterator[Statement]:
+        heard_caller = False
+        for turn, line in enumerate(lines):
+            heard_caller = heard_caller or line.speaker == "caller"
+            for sentence in self._sentences(line.text):
+                text = self._language.cleaned(sentence)
+                values = self._language.values(text)
+                if self._is_empty(text, values) or not heard_caller and _only_names(values):
+                    continue
+                statement = self._agent(text, turn) if line.speaker == "agent" else self._caller(text, turn)
+                if statement is not None and statement.text:
+                    statement.matter = self._matter
+                    yield statement
+
+    def _sentences(self, text: str) -> Iterator[str]:
+        for sentence in sentences(" ".join(text.split())):
+            # Some recognisers write no punctuation.
+            yield from self._cue("splits").split(sentence) if len(sentence.split()) > _LONG else [sentence]
+
+    def _is_empty(self, text: str, values: Sequence[SpokenValue]) -> bool:
+        """Whether a sentence is courtesy or has no word of its own."""
+        return self._language.is_filler(text) or bool(self._cue("courtesy").search(text)) and _only_names(values)
+
+    def _agent(self, text: str, turn: int) -> Statement:
+        cue = self._cue
+        spoken = self._language.without_opening(text)
+        body = cue("readback_tag").sub("", cue("readback").sub("", spoken))
+        asks = bool(cue("asks").search(spoken))
+        is_readback = body != spoken or self._readback_turn == turn and not asks
+        self._readback_turn = turn if is_readback else -1
+        body = body.rstrip("? ")
+        values = self._language.values(body)
+        act: Act = "statement"
+        if cue("promise").search(body) and not asks and not is_readback:
+            act = "promise"
+        elif cue("failure").search(spoken) and not is_readback:
+            act = "failure"
+        elif is_readback and values or asks and len(values) > 1 and not cue("wh_question").match(spoken):
+            act = "proposal"
+        elif cue("completion").search(body) and not asks:
+            act = "done"
+            self._is_done = True
+        elif cue("offer").search(spoken):
+            act = "offer"
+        elif asks:
+            act = "proposal" if values and cue("question_lead").match(body) else "question"
+        elif len(values) >= _RECAP:
+            act = "proposal"
+        if act in ("question", "done", "failure", "promise"):
+            self._question, self._answered_turn = spoken if act == "question" else "", -1
+        if act in ("proposal", "offer") and asks:
+            body = cue("question_lead").sub("", body)
+            values = self._language.values(body)
+        return Statement(
+            "agent",
+            turn,
+            body,
+            act,
+            values,
+            is_live=act not in ("question", "failure") and not (act == "offer" and self._has_alternatives(body, values)),
+            is_quotable=not (asks and cue("auxiliary").match(body)),
+        )
+
+    def _has_alternatives(self, text: str, values: Sequence[SpokenValue]) -> bool:
+        kinds = [value.kind for value in values]
+        return len(set(kinds)) < len(kinds) and bool(self._cue("alternative").search(text))
+
+    def _caller(self, text: str, turn: int) -> Statement | None:
+        cue = self._cue
+        change, request = bool(cue("change").search(text)), bool(cue("request").search(text))
+        spoken = self._language.without_opening(text)
+        values = self._language.values(spoken)
+        is_short = len(spoken.split()) <= _SHORT_ANSWER
+        if self._answered_turn not in (-1, turn):
+            self._question = ""
+        if self._question and is_short and (not request or change and self._answered_turn == turn):
+            return self._answer(cue("change_lead").sub("", spoken), turn, is_change=change)
+        if self._is_done and request and not change:
+            self._matter += 1
+            self._is_done = False
+        refused = [
+            value
+            for value in values
+            if cue("refuse").search(spoken[: value.start]) or cue("refuse_after").match(spoken, value.end)
+        ]
+        act: Act = "promise" if cue("promise").search(spoken) and not cue("asks").search(spoken) else "statement"
+        return Statement("caller", turn, spoken, act, values, is_request=request, is_change=change, refused=refused)
+
+    def _answer(self, text: str, turn: int, *, is_change: bool) -> Statement | None:
+        """A short answer together with what was asked: "company name: Fossil Gas", "4 people"."""
+        is_sentence = bool(self._cue("has_verb").search(text))
+        is_chat = is_sentence and not self._language.values(text) and not self._cue("prefers").search(text)
+        if is_chat or self._cue("no_answer").match(text) or spelled_name(text):
+            return None
+        self._answered_turn = turn
+        answer, rendered = text.rstrip(".! "), text
+        for pattern, template in () if is_sentence else self._language.table["question_topics"]:
+            if asked := re.search(pattern, self._question, re.IGNORECASE):
+                rendered = template.format(topic=asked.groupdict().get("topic", "").lower(), answer=answer)
+                break
+        values = self._language.values(rendered)
+        if not values:
+            start = max(rendered.find(answer), 0)
+            values = [SpokenValue("answer", rendered[:start], answer.casefold(), answer, start, start + len(answer))]
+        return Statement("caller", turn, rendered, "answer", values, is_change=is_change)
+
+
+def _only_names(values: Sequence[SpokenValue]) -> bool:
+    return all(value.kind in ("name", "day") for value in values)
+
+
+def _drop_superseded_offers(statements: Sequence[Statement], language: OutcomeLanguage) -> None:
+    """An offer is gone when the caller declines it, or when a later offer of the same kind follows."""
+    for place, offer in enumerate(statements):
+        if offer.act != "offer":
+            continue
+        kinds = {value.kind for value in offer.values}
+        for later in statements[place + 1 :]:
+            if later.matter != offer.matter or later.act in ("proposal", "done"):
+                break
+            if later.act == "offer" and kinds & {value.kind for value in later.values}:
+                offer.is_live = offer.is_live and later.turn == offer.turn
+                break
+            if later.speaker == "caller" and language.cue("decline").search(later.text):
+                offer.is_live = False
+                break
+
+
+def _current_values(statements: Sequence[Statement]) -> tuple[_Current, list[tuple[int, SpokenValue]]]:
+    """The current values, and the values of explicit changes with their turns."""
+    current: _Current = {statement.matter: [] for statement in statements}
+    changes: list[tuple[int, SpokenValue]] = []
+    replaced: list[SpokenValue] = []
+    for statement in statements:
+        known = current[statement.matter]
+        restates = statement.act in _RESTATING or statement.is_request or statement.is_change
+        for value in statement.values if statement.is_live else ():
+            if value in statement.refused or not restates and any(old.equals(value) for old in replaced):
+                continue
+            if statement.is_change:
+                changes.append((statement.turn, value))
+            for old in list(known):
+                if old.equals(value) and (old.slot == value.slot or value.kind == "name"):
+                    known.remove(old)
+                    value = max(old, value, key=lambda one: (bool(one.role), len(one.key)))
+                elif restates and old not in statement.values and _replaces(value, old, is_change=statement.is_change):
+                    known.remove(old)
+                    replaced.append(old)
+            known.append(value)
+    return current, changes
+
+
+def _replaces(new: SpokenValue, old: SpokenValue, *, is_change: bool) -> bool:
+    """Amounts add up rather than replace each other, and a day may be named in two ways, unless the caller says so."""
+    return new.slot == old.slot and (is_change or new.kind == old.kind and new.kind != "money")
+
+
+def _bring_up_to_date(
+    statement: Statement,
+    current: Sequence[SpokenValue],
+    changes: Sequence[tuple[int, SpokenValue]],
+    language: OutcomeLanguage,
+) -> None:
+    """Put current values in the place of replaced ones; where that is impossible, the statement can't be quoted."""
+    text = statement.text
+    for value in reversed(statement.values):
+        if value in statement.refused or any(one.equals(value) for one in current):
+            continue
+        now = sorted((one for one in current if one.slot == value.slot), key=lambda one: one.kind != value.kind)
+        is_changed = any(turn >= statement.turn and one.slot == value.slot for turn, one in changes)
+        if statement.act == "promise" and not is_changed:
+            continue
+        is_plain = statement.act == "statement" and not statement.is_request and not is_changed
+        is_double = sum(one.slot == value.slot for one in statement.values) > 1
+        if not now or statement.is_change or is_plain or is_double:
+            statement.is_quotable = False
+        else:
+            text = text[: value.start] + now[0].text + text[value.end :]
+    if text != statement.text:
+        statement.text, statement.values = text, language.values(text)
+
+
+def _is_grounded(value: SpokenValue, matter: int, statements: Sequence[Statement]) -> bool:
+    """Whether a name or a count is part of the matter, not just chatted about or a number of search results."""
+    said = [one for one in statements if one.matter == matter and one.is_live]
+    mentions = [one for one in said if any(other.equals(value) for other in one.values)]
+    if value.kind == "count":
+        return any(one.act != "offer" for one in mentions)
+    if value.kind == "name":
+        return any(one.speaker == "agent" or one.is_request or one.act == "answer" or one.is_change for one in mentions)
+    return True
+
+
+def _cover(
+    statements: Sequence[Statement], wanted: Mapping[tuple[int, SpokenValue], float], room: int
+) -> list[Statement]:
+    """The statements that state the most wanted values in the fewest words, in spoken order."""
+    stated = {id(one): _stated(one, wanted) for one in statements}
+    candidates = [one for one in statements if one.is_live and one.is_quotable]
+    missing, chosen = set(wanted), list[Statement]()
+
+    def worth(one: Statement) -> float:
+        gain = sum(wanted[value] for value in stated[id(one)] & missing)
+        return _WORTH[one.act] * gain / (len(one.text.split()) + _SENTENCE_COST)
+
+    while candidates and room > 0:
+        best = max(reversed(candidates), key=worth)
+        if not worth(best):
+            break
+        candidates.remove(best)
+        chosen.append(best)
+        missing -= stated[id(best)]
+        room -= len(best.text.split())
+    for one in list(chosen):  # a later choice may state all that an earlier one was chosen for
+        if stated[id(one)] <= set().union(*(stated[id(other)] for other in chosen if other is not one)):
+            chosen.remove(one)
+    return [one for one in statements if one in chosen]
+
+
+def _stated(one: Statement, wanted: Iterable[tuple[int, SpokenValue]]) -> set[tuple[int, SpokenValue]]:
+    return {
+        (matter, value)
+        for matter, value in wanted
+        if matter == one.matter
+        and any(other.equals(value) and (value.kind == "name" or other.slot == value.slot) for other in one.values)
+    }
+
+
+def _open_promises(statements: Sequence[Statement], language: OutcomeLanguage) -> list[Statement]:
+    """Promises, without those that were kept in the call and the requests that led to a promise."""
+    found: list[Statement] = []
+    for place, one in enumerate(statements):
+        if one.act != "promise" or not one.is_quotable:
+            continue
+        words = language.content_words(one.text)
+        later = statements[place + 1 :]
+        same = [other for other in later if other.act == "promise" and other.turn <= one.turn + 1]
+        same += [other for other in later if other.act == "done" and other.turn <= one.turn + 2]
+        if not any(2 * len(words & language.content_words(other.text)) >= len(words) for other in same):
+            found.append(one)
+    return found
