@@ -8,7 +8,7 @@ from typing import Any, Final
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.identity import SpeakerTracker
 from gateway.memory.stores.documents import NewDocument
-from gateway.memory.summary_parser import NAME_FROM_EARLIER_CALL
+from gateway.memory.summary_parser import NAME_FROM_EARLIER_CALL, NOTHING_TO_NOTE
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known, resolve
 from gateway.text.plain_text import SpokenLine
@@ -71,6 +71,8 @@ def call_document(
     hours, minutes = divmod(minutes, 60)
     is_relative = any(relation_to_known(turn.text) for turn in session.turns if turn.speaker is Speaker.CALLER)
     name = resolve(session.known_name, summary.caller_name, is_relative=is_relative)
+    noted = (summary.topics, summary.decisions, summary.action_items, summary.facts)
+    context = summary.context or ("" if any(noted) else NOTHING_TO_NOTE)
     lines = [
         f"## {title}",
         "",
@@ -80,9 +82,9 @@ def call_document(
         f"**Agent:** {session.agent}",
         *_section("Topics Discussed", summary.topics),
         *_section("Key Decisions", summary.decisions),
-        *_section("Action Items", summary.action_items),
+        *_section("Action Items", [f"[ ] {item}" for item in summary.action_items]),
         *_section("Important Facts", summary.facts),
-        *["", "### Context for Next Call", *([summary.context] if summary.context else [])],
+        *["", "### Context for Next Call", *([context] if context else [])],
     ]
     metadata: dict[str, Any] = {
         "session_id": session.id,

@@ -31,6 +31,11 @@ _THANKS: Final = _any_of("thanks", "thank you")
 _YES: Final = re.compile(r"^(?:yes|yeah|yep|right|correct|exactly|that's right)\b", re.IGNORECASE)
 _NO: Final = re.compile(r"^(?:no|nope|wrong|that's wrong|not quite)\b", re.IGNORECASE)
 _WHO: Final = _any_of("who are you", "what are you", "are you (?:a|an|real|human)", "(?:a|the) (?:robot|bot|machine)")
+_THIS_CALL: Final = _any_of(
+    "(?:did|have|were) (?:we|i) (?:just|been|now)",
+    r"we(?: have|'ve)? just (?:talk|spoke|discuss|said)\w*",
+    "so far|in this call|just now|a (?:moment|minute) ago",
+)
 _LAST_TIME: Final = _any_of(
     "what did (?:we|i) (?:talk|speak|say|tell|discuss|call)",
     "(?:do|did) you remember",
@@ -62,9 +67,10 @@ _COMMON: Final = frozenset(
 _SPEAKER: Final = re.compile(r"\b(Caller|Agent): ")
 _EDGES: Final = " ;-…"
 _HEADINGS: Final = re.compile(
-    r"(?:[#\s-]*(?:Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call))+[#\s-]*$"
+    r"[#\s-]*(?:Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call)[#:\s-]*(?:\[ \] )?"
+    r"|#+ *Voice Call Summary[^#*]*|\*\*(?:Session|Duration|Agent):\*\* *[^*#]*|\*\*Caller:\*\*[^)#*]*\)?|(?<!\w)\[ \] "
 )
-"""Headings of a summary at the end of a quote."""
+"""Headings and header lines of a summary, and the boxes of its action items."""
 _BLOCK: Final = re.compile(r"<(call_notes|caller_facts|known)>\n(.*?)\n</\1>", re.DOTALL)
 _LABEL: Final = re.compile(r"^(?:Context for this call|Open action items|Key decisions|Important facts|Topics): ")
 _TITLE: Final = re.compile(r"^[^:.]{0,80}?(?:Summary|fact|Fact)[^:]*(?::\d\d [AP]M)?: ")
@@ -121,6 +127,8 @@ class _Script:
             yield "Good, that's in my notes. Anything else?"
         elif _READ_BACK in self._last_answer and _NO.search(said) and not _numbers(said):
             yield "I'm sorry. Please say it once more, slowly."
+        elif _QUESTION.search(said) and _THIS_CALL.search(said):
+            yield self._this_call()
         elif _LAST_TIME.search(said):
             yield self._last_time()
         elif _WHO.search(said):
@@ -145,6 +153,11 @@ class _Script:
         else:
             yield f"{WHAT_I_AM} {WHAT_I_DO}"
         yield (question or "How can I help you?").strip()
+
+    def _this_call(self) -> str:
+        said = [sentence for text in self._said[:-1] for sentence in _sentences(text)]
+        stated = [sentence for sentence in said if len(sentence.split()) > 2 and not _QUESTION.search(sentence)]
+        return f"You said: {_joined(stated, 3)}" if stated else "Nothing yet. Go ahead."
 
     def _last_time(self) -> str:
         if quotes := self._last_call():
@@ -193,12 +206,10 @@ def _text(message: Message) -> str:
 
 
 def _quotes(line: str) -> list[str]:
-    """The caller's words in a line of notes; a line without speakers is a note itself."""
-    parts = _SPEAKER.split(line)
-    if len(parts) == 1:
-        return [line.strip()] if line.strip() else []
-    spoken = zip(parts[1::2], (_HEADINGS.sub("", part) for part in parts[2::2]), strict=True)
-    return [text.strip(_EDGES) for speaker, text in spoken if speaker == "Caller" and text.strip(_EDGES)]
+    """The caller's words in a line of notes, and what stands there without a speaker; no headers."""
+    note, *spoken = _SPEAKER.split(_HEADINGS.sub(" ", line))
+    texts = [note, *(text for speaker, text in zip(spoken[::2], spoken[1::2], strict=True) if speaker == "Caller")]
+    return [text.strip(_EDGES) for text in texts if text.strip(_EDGES)]
 
 
 def _sentences(text: str) -> list[str]:

@@ -15,6 +15,8 @@ from gateway.memory.stores.documents import Document
 SESSION_PREFIX: Final = "voice-session:"
 NAME_FROM_EARLIER_CALL: Final = "name_from_earlier_call"
 """Metadata of a document whose header has a name that was not given in its call."""
+NOTHING_TO_NOTE: Final = "Nothing to note from this call."
+"""The context of a call without any notes."""
 
 _HEADER: Final = re.compile(r"\*\*(Session|Duration|Caller|Agent):\*\*[ \t]*(.*?)[ \t]*(?=\*\*\w+:\*\*|#{2,}|\n|$)")
 _SECTION: Final = re.compile(
@@ -23,7 +25,7 @@ _SECTION: Final = re.compile(
 )
 _NAME_AND_NUMBER: Final = re.compile(r"(.*?)\s*\(([^()]*)\)")
 _BULLET: Final = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
-_NOTHING: Final = frozenset({"", "-", "none", "n/a", "nothing", "(none)"})
+_NOTHING: Final = frozenset({"", "-", "none", "n/a", "nothing", "(none)", NOTHING_TO_NOTE.rstrip(".").lower()})
 
 
 @dataclass(frozen=True, slots=True)

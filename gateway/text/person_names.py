@@ -252,11 +252,15 @@ def _name_words(text: str, *, has_capitals: bool) -> list[str]:
             found.append(word)
         elif folded in _PARTICLES and found:
             found.append(word)
-        elif folded in data.not_names or folded.endswith(_NOUN_ENDINGS):
+        elif not data.not_names.isdisjoint((folded, folded.removesuffix("'s"))) or folded.endswith(_NOUN_ENDINGS):
             break
         elif not found and folded.endswith(_ORIGINS) and len(folded) > 4 and not data.is_known(folded):
             break
-        elif word[:1].isupper() or not has_capitals and (not found or folded in data.nicknames or len(found) < 2 or folded == fold(found[0])):
+        elif (
+            word[:1].isupper()
+            or not has_capitals
+            and (not found or folded in data.nicknames or len(found) < 2 or folded == fold(found[0]))
+        ):
             found.append(word)
         else:
             break

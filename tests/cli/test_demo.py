@@ -64,7 +64,7 @@ def test_demo_tells_both_calls(story):
 def test_demo_shows_what_the_agent_was_told(story):
     told = story[story.index("in the prompt:\n") :]
     assert "  │ <call_notes>\n" in told
-    assert "Caller: Let's book Thursday at ten." in told
+    assert "Agent: You're booked for Thursday at ten." in told.replace("\n  │ ", " ")
     assert "Nothing: there are no notes" in story[: story.index("What is stored")].replace("\n", " ")
 
 

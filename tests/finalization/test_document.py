@@ -80,8 +80,15 @@ def test_empty_summary_keeps_its_headings():
     assert "**Caller:** (+12025550143)\n" in content
     assert content.endswith(
         "### Topics Discussed\n\n### Key Decisions\n\n### Action Items\n\n"
-        "### Important Facts\n\n### Context for Next Call\n"
+        "### Important Facts\n\n### Context for Next Call\nNothing to note from this call.\n"
     )
+
+
+def test_action_items_are_boxes_to_tick():
+    summary = replace(EMPTY, action_items=("Send the label",))
+    content = call_document(a_session(), summary, NEW_YORK).content
+    assert "### Action Items\n- [ ] Send the label\n" in content
+    assert content.endswith("### Context for Next Call\n")
 
 
 def test_document_reads_back_as_the_call():

@@ -128,3 +128,14 @@ async def test_it_hangs_up_politely():
 def test_headings_of_a_summary_are_no_quotes():
     line = "Topics Discussed - Caller: It is on Friday. ### Key Decisions ### Important Facts - Caller: Yes."
     assert _quotes(line) == ["It is on Friday.", "Yes."]
+
+
+async def test_this_call_is_summed_up():
+    said = ("My road bike needs new brake pads.", "Okay.", "What did we just talk about?")
+    assert await spoken(*said, prompt=MEMORY) == "You said: My road bike needs new brake pads."
+    assert await spoken("What did we just talk about?") == "Nothing yet. Go ahead."
+
+
+def test_header_of_a_document_is_no_quote():
+    line = "## Voice Call Summary — 2026-02-06 11:15 PM **Session:** voice-session:1 **Caller:** Ana (+12025550143) "
+    assert _quotes(line + "**Agent:** maya ### Action Items - [ ] Send the label") == ["Send the label"]

@@ -1,8 +1,8 @@
 """
 Writes a summary without a model: the outcome of the call, sorted into the five sections by rules.
 
-Nothing is invented. Items are sentences of the call after a speaker label, or reworded from "you" to "the caller", with
-values that were corrected later brought up to date. A call with nothing to note has one sentence that says so.
+Nothing is invented. Items are sentences of the call, those with "I" or "you" after their speaker, with values that were
+corrected later brought up to date.
 """
 
 import re
@@ -17,7 +17,7 @@ from gateway.finalization.summary.call_summary import (
     MAX_NAME_CHARACTERS,
     CallSummary,
 )
-from gateway.finalization.summary.outcomes import Outcome, Statement, find_outcome
+from gateway.finalization.summary.outcomes import CallOutcome, Statement, find_outcome
 from gateway.finalization.summary.spoken_values import OutcomeLanguage, spoken_language
 from gateway.finalization.summary.topics import KnownTopic
 from gateway.text.person_names import PersonName, answered_name, are_alike, fold, introduced_name, spelled_name
@@ -26,9 +26,12 @@ from gateway.text.sensitive import sentences
 
 MAX_TOPICS: Final = 3
 MAX_ITEMS_EACH: Final = 6
-_TOPIC_WORDS: Final = 12
+CONTEXT_SENTENCES: Final = 4
+_LEAST_CONTENT: Final = 3
+_TOPIC_WORDS: Final = 10
 _FIRST_LINES: Final = 4
 _CLAUSE_END: Final = re.compile(r"[.,;!?]| (?:and|from|to|i|und|von|y|de|et) ", re.IGNORECASE)
+_TERMS: Final = {"time", "date", "weekday", "day", "money"}
 _AGREED: Final = ("done", "proposal", "offer")
 
 
@@ -38,29 +41,37 @@ def summarise(lines: Sequence[SpokenLine], known: Sequence[KnownTopic] = ()) -> 
     name = _caller_name(lines, language)
     outcome = find_outcome(lines, language, name)
     writer = _Writer(language)
-    agreed = [one for one in outcome.chosen if one.speaker == "agent" and one.act in _AGREED]
-    decided = agreed + writer.bare_decisions(outcome, {one.matter for one in agreed})
-    promises = outcome.promises[-MAX_ITEMS_EACH:]
-    context = writer.sentences(outcome.chosen or _main_points(outcome))
-    open_items = [writer.item(one) for one in promises]
+    points = _main_points(outcome, language)
+    agreed = [one for one in points if one.speaker == "agent" and one.act in _AGREED]
+    stated = {one.matter for one in agreed}
+    # Confirmations of matters whose values the caller alone stated.
+    bare = {one.matter: one for one in outcome.statements if one.act == "done" and one.matter not in stated}
+    asides = [one for one in points if one.act == "statement" and not {value.kind for value in one.values} & _TERMS]
+    asides = asides[: max(0, len(points) - CONTEXT_SENTENCES)]
+    topics, promises = writer.topics(outcome), outcome.promises[-MAX_ITEMS_EACH:]
+    context = " ".join(writer.sentences(one for one in points if one not in asides))
     return CallSummary(
         caller_name=name,
-        topics=writer.topics(outcome),
-        decisions=tuple(dict.fromkeys(writer.item(one) for one in decided))[:MAX_ITEMS_EACH],
-        action_items=tuple(dict.fromkeys(open_items)),
-        facts=(),
-        context=trimmed(" ".join(context), MAX_CONTEXT_CHARACTERS) if context or open_items else "",
+        topics=topics,
+        decisions=writer.items([*agreed, *bare.values()]),
+        action_items=writer.items(promises),
+        facts=writer.items(asides),
+        context=trimmed(context, MAX_CONTEXT_CHARACTERS),
         written_by="extractive",
         caller_facts=fact_rules.extract(lines),
         running_topics=topic_rules.extract(lines, known),
     )
 
 
-def _main_points(outcome: Outcome) -> list[Statement]:
-    """For a call without values: what the caller wanted and what came of it."""
-    wanted = [one for one in outcome.statements if one.speaker == "caller" and one.is_request][:1]
+def _main_points(outcome: CallOutcome, language: OutcomeLanguage) -> list[Statement]:
+    """The chosen statements; with few of them, also what the caller said most about and what came of it."""
+    if len(outcome.chosen) > 1:
+        return outcome.chosen
+    told = [one for one in outcome.statements if one.speaker == "caller" and one.act == "statement" and one.is_quotable]
+    told = [one for one in told if len(language.content_words(one.text)) >= _LEAST_CONTENT]
+    told.sort(key=lambda one: (one.is_request, len(one.text)), reverse=True)
     came = [one for one in outcome.statements if one.speaker == "agent" and one.act in ("done", "failure")][-1:]
-    return wanted + came
+    return [one for one in outcome.statements if one in outcome.chosen or one in told[:MAX_TOPICS] or one in came]
 
 
 class _Writer:
@@ -69,37 +80,34 @@ class _Writer:
     def __init__(self, language: OutcomeLanguage) -> None:
         self._language = language
 
-    def item(self, statement: Statement) -> str:
-        return trimmed(self._worded(statement), MAX_ITEM_CHARACTERS)
+    def items(self, statements: Iterable[Statement]) -> tuple[str, ...]:
+        worded = (trimmed(self._worded(one), MAX_ITEM_CHARACTERS) for one in statements)
+        return tuple(dict.fromkeys(worded))[:MAX_ITEMS_EACH]
 
     def sentences(self, statements: Iterable[Statement]) -> list[str]:
         """One sentence each; short answers that follow each other are one."""
         found: list[str] = []
         for is_answer, group in groupby(statements, lambda one: one.act == "answer"):
             texts = [self._worded(one).rstrip(".,;") for one in group]
-            texts = ["; ".join(texts[:1] + [text[:1].lower() + text[1:] for text in texts[1:]])] if is_answer else texts
+            texts = ["; ".join(texts)] if is_answer else texts
             found += [text if text.endswith(("?", "!")) else f"{text}." for text in texts]
-        return found
+        return list({text.casefold(): text for text in found}.values())
 
-    def bare_decisions(self, outcome: Outcome, stated: set[int]) -> list[Statement]:
-        """Confirmations of matters whose values the caller alone stated."""
-        done = {one.matter: one for one in outcome.statements if one.act == "done" and one.matter not in stated}
-        return list(done.values())
-
-    def topics(self, outcome: Outcome) -> tuple[str, ...]:
-        """What the caller asked for, once for each matter."""
+    def topics(self, outcome: CallOutcome) -> tuple[str, ...]:
+        """What the caller asked for, once for each matter; without a request, what they said first."""
+        said = [one for one in outcome.statements if one.speaker == "caller" and one.is_quotable and not one.is_change]
         first: dict[int, str] = {}
-        for one in outcome.statements:
-            if one.speaker == "caller" and one.is_request and not one.is_change and one.is_live:
-                first.setdefault(one.matter, self._topic(one.text))
-        return tuple(dict.fromkeys(topic for topic in first.values() if topic))[:MAX_TOPICS]
+        for one in sorted(said, key=lambda one: not one.is_request):
+            if one.act == "statement" and (topic := self._topic(one.text)):
+                first.setdefault(one.matter, topic)
+        return tuple(dict.fromkeys(first[matter] for matter in sorted(first)))[:MAX_TOPICS]
 
     def _topic(self, text: str) -> str:
         words = self._language.cue("topic_lead").sub("", text).rstrip("?.! ").split()[:_TOPIC_WORDS]
         topic = " ".join(words).removesuffix(" please").rstrip(",;")
         said = " ".join(value.text for value in self._language.values(topic))
         own = self._language.content_words(topic) - self._language.content_words(said)
-        return _capitalised(topic) if " " in topic and own else ""
+        return _capitalised(topic) if " " in topic and len(own) > 1 else ""
 
     def _worded(self, statement: Statement) -> str:
         """A sentence with "I" or "you" after its speaker, others as they are."""
@@ -128,9 +136,10 @@ def _caller_name(lines: Sequence[SpokenLine], language: OutcomeLanguage) -> str:
             name = max(filter(None, names), key=lambda one: len(one.words), default=None)
             if name and len(name.words) > 2 and name.words[0] == name.words[-1]:  # "Bond, James Bond"
                 name = PersonName.parse(" ".join(name.text.split()[1:]))
-        elif name is None and not found and place < _FIRST_LINES:
+        elif name is None and not found and (place < _FIRST_LINES or "?" not in question):
             # "Hi. James Johnson. I would like to …", "Hello, I am Ben."
-            led = [text[match.end() :] for match in language.cue("name_lead").finditer(text)]
+            leads = language.cue("name_lead").finditer(text) if place < _FIRST_LINES else ()
+            led = [text[match.end() :] for match in leads]
             alone = [one for one in sentences(text) if one.istitle() and len(one.split()) > 1]
             name = next(filter(None, map(answered_name, (_CLAUSE_END.split(one)[0] for one in (*led, *alone)))), None)
         found, question = name.text if name else found, ""

@@ -2,8 +2,8 @@
 What a call agreed on, found by rules: the values that are current at its end, and the fewest sentences that state them.
 
 A call is a row of matters (a booking, then another one). Within a matter a value that is restated replaces an earlier
-one of its slot; offers that were declined and values that were not to be had are gone. Sentences are quoted as they were
-said, nothing is added, but a replaced value in a quoted sentence becomes the current one.
+one of its slot; offers that were declined and values that were not to be had are gone. Sentences are quoted as they
+were said, nothing is added, but a replaced value in a quoted sentence becomes the current one.
 """
 
 import re
@@ -17,7 +17,7 @@ from gateway.text.plain_text import SpokenLine
 from gateway.text.sensitive import sentences
 
 _SHARE_OF_CALL: Final = 0.3
-_LEAST_WORDS: Final = 40
+_LEAST_WORDS: Final = 35
 _LONG: Final = 8
 _SHORT_ANSWER: Final = 9
 _RECAP: Final = 3  # a sentence with so many values sums up
@@ -25,7 +25,7 @@ _RECAP: Final = 3  # a sentence with so many values sums up
 _SENTENCE_COST: Final = 6
 _WORTH: Final = {"done": 2.0, "proposal": 1.4, "offer": 1.2, "answer": 1.1, "statement": 1.0, "promise": 1.0}
 _RESTATING: Final = ("proposal", "done", "offer", "answer")
-_WEIGHTS: Final = {"code": 0.5, "answer": 0.7}
+_WEIGHTS: Final = {"code": 0.8, "answer": 0.7}
 
 Act = Literal["question", "proposal", "offer", "done", "failure", "promise", "answer", "statement"]
 
@@ -46,13 +46,14 @@ class Statement:
     matter: int = 0
     is_live: bool = True
     is_quotable: bool = True
+    is_asked: bool = False
     is_request: bool = False
     is_change: bool = False
     refused: list[SpokenValue] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """The chosen sentences and the promises, in spoken order, and all statements of the call."""
 
     chosen: list[Statement]
@@ -64,11 +65,13 @@ _Current = dict[int, list[SpokenValue]]
 """The current values of each matter."""
 
 
-def find_outcome(lines: Sequence[SpokenLine], language: OutcomeLanguage, caller_name: str) -> Outcome:
+def find_outcome(lines: Sequence[SpokenLine], language: OutcomeLanguage, caller_name: str) -> CallOutcome:
+    last_answer = max((turn for turn, line in enumerate(lines) if line.speaker == "caller"), default=-1)
     statements = list(_Reader(language).read(lines))
+    statements = [one for one in statements if not (one.is_asked and one.turn > last_answer)]
     _drop_superseded_offers(statements, language)
     current, changes = _current_values(statements)
-    for statement in statements:
+    for statement in (one for one in statements if one.is_live):
         _bring_up_to_date(statement, current[statement.matter], changes, language)
     own = set(PersonName.parse(caller_name).words)
     wanted = {
@@ -80,7 +83,7 @@ def find_outcome(lines: Sequence[SpokenLine], language: OutcomeLanguage, caller_
     }
     words = sum(len(line.text.split()) for line in lines)
     chosen = _cover(statements, wanted, max(_LEAST_WORDS, int(_SHARE_OF_CALL * words)))
-    return Outcome(chosen, _open_promises(statements, language), statements)
+    return CallOutcome(chosen, _open_promises(statements, language), statements)
 
 
 class _Reader:
@@ -91,6 +94,7 @@ class _Reader:
         self._cue = language.cue
         self._question = ""
         self._answered_turn = -1
+        self._last_answer: Statement | None = None
         self._readback_turn = -1
         self._matter = 0
         self._is_done = False
@@ -134,7 +138,7 @@ class _Reader:
             act = "failure"
         elif is_readback and values or asks and len(values) > 1 and not cue("wh_question").match(spoken):
             act = "proposal"
-        elif cue("completion").search(body) and not asks:
+        elif cue("completion").search(text) and not asks:
             act = "done"
             self._is_done = True
         elif cue("offer").search(spoken):
@@ -154,13 +158,10 @@ class _Reader:
             body,
             act,
             values,
-            is_live=act not in ("question", "failure") and not (act == "offer" and self._has_alternatives(body, values)),
+            is_live=act not in ("question", "failure") and not (act == "offer" and cue("alternative").search(body)),
             is_quotable=not (asks and cue("auxiliary").match(body)),
+            is_asked=asks,
         )
-
-    def _has_alternatives(self, text: str, values: Sequence[SpokenValue]) -> bool:
-        kinds = [value.kind for value in values]
-        return len(set(kinds)) < len(kinds) and bool(self._cue("alternative").search(text))
 
     def _caller(self, text: str, turn: int) -> Statement | None:
         cue = self._cue
@@ -170,7 +171,8 @@ class _Reader:
         is_short = len(spoken.split()) <= _SHORT_ANSWER
         if self._answered_turn not in (-1, turn):
             self._question = ""
-        if self._question and is_short and (not request or change and self._answered_turn == turn):
+        promises = bool(cue("promise").search(spoken) and not cue("asks").search(spoken))
+        if self._question and is_short and not promises and (not request or change and self._answered_turn == turn):
             return self._answer(cue("change_lead").sub("", spoken), turn, is_change=change)
         if self._is_done and request and not change:
             self._matter += 1
@@ -180,7 +182,7 @@ class _Reader:
             for value in values
             if cue("refuse").search(spoken[: value.start]) or cue("refuse_after").match(spoken, value.end)
         ]
-        act: Act = "promise" if cue("promise").search(spoken) and not cue("asks").search(spoken) else "statement"
+        act: Act = "promise" if promises else "statement"
         return Statement("caller", turn, spoken, act, values, is_request=request, is_change=change, refused=refused)
 
     def _answer(self, text: str, turn: int, *, is_change: bool) -> Statement | None:
@@ -199,7 +201,10 @@ class _Reader:
         if not values:
             start = max(rendered.find(answer), 0)
             values = [SpokenValue("answer", rendered[:start], answer.casefold(), answer, start, start + len(answer))]
-        return Statement("caller", turn, rendered, "answer", values, is_change=is_change)
+        if is_change and self._last_answer is not None and self._last_answer.turn == turn:
+            self._last_answer.is_live = False
+        self._last_answer = Statement("caller", turn, rendered, "answer", values, is_change=is_change)
+        return self._last_answer
 
 
 def _only_names(values: Sequence[SpokenValue]) -> bool:
@@ -294,6 +299,8 @@ def _cover(
     """The statements that state the most wanted values in the fewest words, in spoken order."""
     stated = {id(one): _stated(one, wanted) for one in statements}
     candidates = [one for one in statements if one.is_live and one.is_quotable]
+    # Promises are listed anyway; only one that is an appointment too says where things stand.
+    candidates = [one for one in candidates if one.act != "promise" or len(one.values) > 1]
     missing, chosen = set(wanted), list[Statement]()
 
     def worth(one: Statement) -> float:

@@ -1,8 +1,8 @@
 """
 Values in a spoken sentence: times, days, amounts, counts, names. The patterns are the table `outcomes` of a language.
 
-A value has a slot: two different values of one slot exclude each other ("at 7 pm", "at 8 pm"), values of different slots
-do not ("from Leeds", "to York").
+A value has a slot. Two different values of one slot exclude each other ("at 7 pm", "at 8 pm"), values of different
+slots do not ("from Leeds", "to York").
 """
 
 import re
@@ -53,8 +53,10 @@ class SpokenValue:
         if self.kind in ("time", "date"):
             mine, theirs = self.key.split("|"), other.key.split("|")
             return all(a == b or not a or not b for a, b in zip(mine, theirs, strict=True))
-        return self.key == other.key or self.kind == "name" and bool(
-            set(self.key.split()) <= set(other.key.split()) or set(other.key.split()) <= set(self.key.split())
+        return (
+            self.key == other.key
+            or self.kind == "name"
+            and bool(set(self.key.split()) <= set(other.key.split()) or set(other.key.split()) <= set(self.key.split()))
         )
 
 
@@ -70,10 +72,11 @@ class OutcomeLanguage:
         self._ordinals = {word: str(number) for number, word in enumerate(table["ordinals"].split(), 1)}
         self._months = table["months"].split()
         spelled = "|".join(sorted([*numbers, *self._tens], key=len, reverse=True))
+        spoken = f"{spelled}|{table['hundreds']}"
         ordinal = "|".join(sorted(self._ordinals, key=len, reverse=True))
         parts = {
             "n": rf"(?:\d{{1,2}}|(?:{spelled})(?:[ -](?:{spelled}))?)",
-            "amount": rf"(?:\d[\d,.]*\d|\d|(?:a |{spelled}|{table['hundreds']})(?:[ -](?:{spelled}|{table['hundreds']}))*)",
+            "amount": rf"(?:\d[\d,.]*\d|\d|(?:a |{spoken})(?:[ -](?:{spoken}))*)",
             "ordinal": rf"(?:\d{{1,2}}(?:{table['ordinal_ending']})|(?:(?:{'|'.join(self._tens)})[ -])?(?:{ordinal}))",
             "month": f"(?:{'|'.join(self._months)})",
             "weekday": f"(?:{table['weekdays']})",
@@ -101,7 +104,10 @@ class OutcomeLanguage:
     def without_fillers(self, sentence: str) -> str:
         """Without fillers and small words said twice; digits are often said twice."""
         words = self._fillers.sub("", sentence.replace("’", "'")).split()
-        repeated = (word == last and word.casefold() in self._plain_words - self._numbers.keys() for last, word in pairwise(words))
+        repeated = (
+            word == last and word.casefold() in self._plain_words - self._numbers.keys()
+            for last, word in pairwise(words)
+        )
         return " ".join(words[:1] + [word for word, again in zip(words[1:], repeated, strict=True) if not again])
 
     def without_opening(self, sentence: str) -> str:
@@ -156,7 +162,11 @@ class OutcomeLanguage:
         parts = {name: text.casefold() for name, text in match.groupdict().items() if text}
         if kind == "count":
             noun = parts.get("noun", "")
-            noun = self._same_counted.get(noun, noun.removesuffix("s")) if noun else self.table["same_counted"][0].split()[0]
+            noun = (
+                self._same_counted.get(noun, noun.removesuffix("s"))
+                if noun
+                else self.table["same_counted"][0].split()[0]
+            )
             return f"{noun}:{self._number(parts['count'])}"
         if kind == "time":
             return self._time_key(parts, match[0].casefold())
@@ -214,6 +224,14 @@ def folded(text: str) -> str:
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
+def load() -> None:
+    """Compile the English patterns ahead of the first call."""
+    language = outcome_language("en")
+    for name, pattern in language.table.items():
+        if isinstance(pattern, str):
+            language.cue(name)
+
+
 @lru_cache(maxsize=len(LANGUAGES))
 def outcome_language(name: str) -> OutcomeLanguage:
     return OutcomeLanguage((load_language(name) or {})["outcomes"])
@@ -222,5 +240,9 @@ def outcome_language(name: str) -> OutcomeLanguage:
 def spoken_language(texts: Sequence[str]) -> OutcomeLanguage:
     """The language whose function words the texts use most."""
     words = [word for text in texts for word in re.findall(r"\w+", text.casefold())]
-    function_words = {name: frozenset((load_language(name) or {})["outcomes"]["function_words"].split()) for name in LANGUAGES}
-    return outcome_language(max(LANGUAGES, key=lambda name: sum(word in function_words[name] for word in words)))
+
+    def uses(name: str) -> int:
+        function_words = (load_language(name) or {})["outcomes"]["function_words"].split()
+        return sum(map(words.count, function_words))
+
+    return outcome_language(max(LANGUAGES, key=uses))

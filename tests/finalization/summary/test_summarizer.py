@@ -112,7 +112,7 @@ async def test_deadline_ends_in_extract():
     providers = [ScriptedProvider("first", "hang"), ScriptedProvider("second", "hang")]
     summary = await writer_of(*providers, deadline=0.01).write(LINES)
     assert summary.written_by == "extractive"
-    assert summary.topics == ("Caller: My order A12 arrived broken on Friday.",)
+    assert summary.topics == ("My order A12 arrived broken on Friday",)
 
 
 async def test_no_provider_writes_extract():
