@@ -227,10 +227,7 @@ class AgentAudioOutput:
 
     def close(self) -> None:
         """Drop all further audio."""
-        self._record = self._pass_on = _drop
-
-
-def _drop(audio: bytes) -> None: ...
+        self._record = self._pass_on = lambda audio: None
 
 
 class EngineSession(Protocol):

@@ -6,9 +6,9 @@ The order of messages is checked here; each carrier's subclass reads its fields.
 RemoteProtocolError.
 """
 
-import binascii
 import enum
 from abc import ABC, abstractmethod
+from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -181,7 +181,7 @@ class CarrierCodec(ABC):
         """The audio, if `_audio` would return exactly that; else None. May raise for wrong types."""
         if media.get("track", "inbound") != "inbound":
             return None
-        return binascii.a2b_base64(media["payload"], strict_mode=True) or None
+        return a2b_base64(media["payload"], strict_mode=True) or None
 
     def _held_back(self) -> list[CarrierEvent]:
         return []
@@ -202,7 +202,7 @@ class CarrierCodec(ABC):
 
     def _payload(self, media: Message) -> bytes:
         try:
-            return binascii.a2b_base64(media["payload"], strict_mode=True)
+            return a2b_base64(media["payload"], strict_mode=True)
         except (KeyError, TypeError, ValueError):
             raise RemoteProtocolError(self.name, "sent audio that is not base64") from None
 

@@ -64,8 +64,8 @@ class _Account:
         self._url = api_url.rstrip("/")
         self._credentials = credentials
 
-    def _request(self, method: str, path: str, what: str, **content: Any) -> Any:
-        """Send a request and return the answer's JSON. `what` is for the message of a refusal."""
+    def _request(self, method: str, path: str, what: str, *, field: str, **content: Any) -> Any:
+        """Send a request and return a field of the answer. `what` is for the message of a refusal."""
         try:
             answer = httpx.request(method, self._url + path, timeout=_TIMEOUT, **self._credentials, **content)
         except httpx.HTTPError as error:
@@ -76,10 +76,9 @@ class _Account:
             body = None
         if answer.status_code >= 400:
             raise CarrierRefused(self.name.lower(), what, answer.status_code, error_code(body))
-        return body
-
-    def _wrong_answer(self) -> SettingsError:
-        return SettingsError(f"what answers is not {self.name}; check {self.name.upper()}_API_URL")
+        if not isinstance(body, dict) or field not in body:
+            raise SettingsError(f"what answers is not {self.name}; check {self.name.upper()}_API_URL")
+        return body[field]
 
     def _only(self, numbers: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
         if not numbers:
@@ -103,10 +102,8 @@ class TwilioAccount(_Account):
     def find(self, number: str, *, webhook_url: str, status_url: str) -> Redirection:
         """The changes for this number, or for the account's only number."""
         query = {"PageSize": "50", **({"PhoneNumber": number} if number else {})}
-        found = self._request("GET", f"{self._numbers}.json", "to list numbers", params=query)
-        if not isinstance(found, dict) or not isinstance(found.get("incoming_phone_numbers"), list):
-            raise self._wrong_answer()
-        one = self._only(found["incoming_phone_numbers"], number)
+        path, field = f"{self._numbers}.json", "incoming_phone_numbers"
+        one = self._only(self._request("GET", path, "to list numbers", field=field, params=query), number)
         if one.get("trunk_sid"):
             raise SettingsError(f"{one['phone_number']} belongs to a SIP trunk; remove it there in the Twilio console")
         wanted = {
@@ -117,10 +114,11 @@ class TwilioAccount(_Account):
             "voice_application_sid": "",  # an application would take precedence over voice_url
         }
         form = {name.title().replace("_", ""): value for name, value in wanted.items()}
-        path = f"{self._numbers}/{one['sid']}.json"
-        return Redirection(
-            one["phone_number"], _changes(one, wanted), lambda: self._request("POST", path, "the change", data=form)
-        )
+
+        def change() -> None:
+            self._request("POST", f"{self._numbers}/{one['sid']}.json", "the change", field="sid", data=form)
+
+        return Redirection(one["phone_number"], _changes(one, wanted), change)
 
 
 class TelnyxAccount(_Account):
@@ -143,9 +141,8 @@ class TelnyxAccount(_Account):
             return Redirection(one["phone_number"], changes, lambda: self._add_application(one["id"], wanted))
         body = {"application_name": application["application_name"], **wanted}
         path = f"/call_control_applications/{application['id']}"
-        return Redirection(
-            one["phone_number"], _changes(application, wanted), lambda: self._ask("PATCH", path, json=body)
-        )
+        changes = _changes(application, wanted)
+        return Redirection(one["phone_number"], changes, lambda: self._ask("PATCH", path, json=body))
 
     def _application(self, connection_id: str) -> dict[str, Any] | None:
         """The number's Call Control application; None if it has another connection or none."""
@@ -164,10 +161,7 @@ class TelnyxAccount(_Account):
 
     def _ask(self, method: str, path: str, **content: Any) -> Any:
         """Send a request and return the answer's `data`."""
-        body = self._request(method, path, f"{method} {path.split('/')[1]}", **content)
-        if not isinstance(body, dict) or "data" not in body:
-            raise self._wrong_answer()
-        return body["data"]
+        return self._request(method, path, f"{method} {path.split('/')[1]}", field="data", **content)
 
 
 def _changes(now: Mapping[str, Any], wanted: Mapping[str, str]) -> tuple[NumberChange, ...]:

@@ -152,21 +152,9 @@ def server_protocol(upgrade: UpgradeHandler, *, max_bytes: int) -> asyncio.Buffe
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(answer), None)
         return PicowsSocket(answer, max_bytes)
 
+    # By position only. None: host and path, for clients. True: an exception in a callback ends only this connection.
+    pings = (False, 20, 20, WSAutoPingStrategy.PING_WHEN_IDLE, True)  # none: the call has its own watchdog
     protocol: asyncio.BufferedProtocol = WSProtocol(
-        None,  # host and path: only for clients
-        None,
-        False,
-        listener,
-        _log,
-        True,  # an exception in a callback ends only this connection
-        _HANDSHAKE_SECONDS,
-        False,  # no automatic pings: the call has its own watchdog
-        20,
-        20,
-        WSAutoPingStrategy.PING_WHEN_IDLE,
-        True,
-        max_bytes,
-        None,
-        2048,
+        None, None, False, listener, _log, True, _HANDSHAKE_SECONDS, *pings, max_bytes, None, 2048
     )
     return protocol
