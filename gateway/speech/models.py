@@ -8,7 +8,9 @@ speech worker process only.
 import hashlib
 import importlib.util
 import io
+import json
 import threading
+import time
 import wave
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -276,6 +278,7 @@ class HibariVoice:
 # OpenAI's audio API
 
 _REQUEST_SECONDS: Final = 10.0
+_MAX_ANSWER_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -291,7 +294,7 @@ class RemoteRecogniser:
         fields = {"model": self.model, "language": "en", "response_format": "json"}
         file = ("speech.wav", _wav(samples))
         answer = _post(f"{self.url}/audio/transcriptions", self.api_key, data=fields, files={"file": file})
-        return str(answer.json()["text"]).strip()
+        return str(json.loads(answer)["text"]).strip()
 
 
 @dataclass(frozen=True)
@@ -306,13 +309,19 @@ class RemoteVoice:
     def synthesize(self, text: str) -> bytes:
         """Raises httpx.HTTPError, ValueError or wave.Error for a missing or unusable answer."""
         request = {"model": self.model, "voice": self.voice, "input": text, "response_format": "pcm"}
-        samples = _decode_pcm(_post(f"{self.url}/audio/speech", self.api_key, json=request).content)
+        samples = _decode_pcm(_post(f"{self.url}/audio/speech", self.api_key, json=request))
         return encode(trim(samples, before=_LEADING_SILENCE, after=_TRAILING_SILENCE))
 
 
-def _post(url: str, api_key: str, **content: Any) -> httpx.Response:
+def _post(url: str, api_key: str, **content: Any) -> bytes:
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return httpx.post(url, headers=headers, timeout=_REQUEST_SECONDS, **content).raise_for_status()
+    give_up_at, answer = time.monotonic() + _REQUEST_SECONDS, bytearray()
+    with httpx.stream("POST", url, headers=headers, timeout=_REQUEST_SECONDS, **content) as response:
+        for chunk in response.raise_for_status().iter_bytes():
+            answer += chunk
+            if len(answer) > _MAX_ANSWER_BYTES or time.monotonic() > give_up_at:
+                raise ValueError("the speech server sends too much, or too slowly")
+    return bytes(answer)
 
 
 def _decode_pcm(content: bytes) -> Samples:

@@ -56,6 +56,12 @@ def test_wrong_key_is_an_error(server):
         RemoteRecogniser(server.url, "whisper-1", "wrong").transcribe(np.zeros(800, np.float32))
 
 
+def test_endless_answer_is_an_error(server):
+    server.pcm = bytes(17 << 20)
+    with pytest.raises(ValueError, match="too much"):
+        RemoteVoice(server.url, "kokoro", "af_heart", "audio-key").synthesize("Hello.")
+
+
 def test_config_selects_the_models(server):
     models = Models.load(SpeechConfig.read(server.url, f"{server.url}#tts-1/alloy"), "audio-key")
     assert models.recogniser.transcribe(np.zeros(800, np.float32)) == "Is it ready?"
