@@ -41,24 +41,7 @@ _HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*?)(?:[ \t]+#+)?[ \t]*")
 _LONGEST_HEADING: Final = 200  # characters; a longer line is text
 _FENCE: Final = re.compile(r"\s*(?:`{3,}[^`]*$|~{3})")
 _HEADINGS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
-_INLINE: Final = (
-    "a",
-    "abbr",
-    "b",
-    "code",
-    "em",
-    "i",
-    "img",
-    "mark",
-    "q",
-    "s",
-    "small",
-    "span",
-    "strong",
-    "sub",
-    "sup",
-    "u",
-)
+_INLINE: Final = "a abbr b code em i img mark q s small span strong sub sup u".split()
 _LINES: Final = ("br", "li", "tr")
 _INVISIBLE: Final = ("nav", "script", "style", "template", "title")
 _WRAPPED_LINE: Final = re.compile(r"(?<![.!?:\n])\n(?=\S)")
@@ -145,7 +128,9 @@ class Knowledge:
             found = await asyncio.to_thread(_scan, self._folders)
             if found == self._seen:
                 return
-            known = await self._store.run(_known)
+            query = "SELECT agent, name, modified_ns, changed_ns, size FROM knowledge_sources"
+            rows = await self._store.look(lambda connection: connection.execute(query).fetchall())
+            known = {_File(agent, name): _Stamp(*stamp) for agent, name, *stamp in rows}
             for file in (known.keys() | self._skipped.keys()) - found.keys():
                 await self._remove(file)
             for file, (path, stamp) in found.items():
@@ -253,8 +238,8 @@ def _pdf_pages(path: Path) -> list[_Section]:
         raise ValueError(f"takes more than {_PDF_SECONDS:.0f} s to read") from None
     if not printed.strip():
         raise ValueError("no text in it; scanned pages are not read")
-    pages = enumerate(printed.split("\f"), 1)
-    return [_Section((f"page {number}",), _WRAPPED_LINE.sub(" ", text.strip())) for number, text in pages]
+    pages = [(number, text.strip()) for number, text in enumerate(printed.split("\f"), 1)]
+    return [_Section((f"page {number}",), _WRAPPED_LINE.sub(" ", text)) for number, text in pages if text]
 
 
 class _HtmlText(HTMLParser):
@@ -371,16 +356,9 @@ def _tags(agent: str) -> tuple[str, str]:
     return "knowledge", f"agent:{agent}"
 
 
-def _known(connection: Connection) -> dict[_File, _Stamp]:
-    rows = connection.execute("SELECT agent, name, modified_ns, changed_ns, size FROM knowledge_sources")
-    return {_File(agent, name): _Stamp(*stamp) for agent, name, *stamp in rows}
-
-
 def _keep(connection: Connection, file: _File, stamp: _Stamp, digest: str, passages: Iterable[Passage]) -> None:
     """Replace the file's passages, unless its content is the same."""
-    row = connection.execute(
-        "SELECT digest FROM knowledge_sources WHERE agent = ? AND name = ?", (file.agent, file.name)
-    )
+    row = connection.execute("SELECT digest FROM knowledge_sources WHERE agent = ? AND name = ?", file)
     if row.fetchone() != (digest,):
         _drop(connection, file)
         moment = datetime.now(UTC)
@@ -388,13 +366,10 @@ def _keep(connection: Connection, file: _File, stamp: _Stamp, digest: str, passa
             about = passage.title.replace(file.name, Path(file.name).stem, 1)
             content = f"{about}\n{passage.text}"
             create_document(connection, NewDocument(passage.title, content, file.name, _tags(file.agent)), moment)
-    connection.execute(
-        "INSERT OR REPLACE INTO knowledge_sources VALUES (?, ?, ?, ?, ?, ?)",
-        (file.agent, file.name, stamp.modified_ns, stamp.changed_ns, stamp.size, digest),
-    )
+    connection.execute("INSERT OR REPLACE INTO knowledge_sources VALUES (?, ?, ?, ?, ?, ?)", (*file, *stamp, digest))
 
 
 def _drop(connection: Connection, file: _File) -> None:
-    connection.execute("DELETE FROM knowledge_sources WHERE agent = ? AND name = ?", (file.agent, file.name))
+    connection.execute("DELETE FROM knowledge_sources WHERE agent = ? AND name = ?", file)
     tagged, tokens = carrying(_tags(file.agent)[1])
     connection.execute(f"DELETE FROM documents WHERE source = ? AND {tagged}", (file.name, *tokens))

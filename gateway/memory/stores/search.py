@@ -107,13 +107,11 @@ class SearchScope:
         *,
         is_whole: bool = True,
     ) -> None:
-        read = map(_Member.read, rows)
         self.tags = tags
         self._options = options
         self._is_whole = is_whole
-        self.members = sorted(
-            (member for member in read if member.tags.issuperset(tags)), key=lambda member: member.key
-        )
+        found = (member for member in map(_Member.read, rows) if member.tags.issuperset(tags))
+        self.members = sorted(found, key=lambda member: member.key)
         self.sizes = {member.key: member.size for member in self.members}
         self.beside: dict[int, list[int]] = {}
         for left, right in pairwise(self.members):
@@ -122,9 +120,10 @@ class SearchScope:
                 self.beside.setdefault(right.key, []).append(left.key)
         self.without_vectors = [member.key for member in self.members if not member.vectors]
         self._embedded = [member.key for member in self.members if member.vectors]
-        days = [member.last_said_on.toordinal() for member in self.members]
         # The age counts from the newest document: after a long silence, the last call is still the most recent one.
-        self._freshness = [ranking.freshness(max(days) - day, options.half_life_days) for day in days]
+        newest = max((member.last_said_on for member in self.members), default=date.min)
+        ages = [(newest - member.last_said_on).days for member in self.members]
+        self._freshness = [ranking.freshness(age, options.half_life_days) for age in ages]
 
     @cached_property
     def space(self) -> "VectorSpace":
@@ -135,39 +134,33 @@ class SearchScope:
 
     def ranked(self, words: "WordMatches", question: Question, tags: Iterable[str]) -> list[Match]:
         """The documents with all of `tags`, best first; among equals the newest."""
-        embedded = self._embedded
-        near: dict[int, tuple[float, int]] = {}
-        if question.reading is not None and embedded:
+        meaning, near = self._options.meaning, dict[int, tuple[float, int]]()
+        if question.reading is not None and self._embedded:
             nearest = self.space.nearest(question.reading.pooled(words.weigh))
-            near = dict(zip(embedded, nearest, strict=True))
-        fused = [
-            ranking.fused(
-                words.covered.get(key, 0), near[key][0] if key in near else None, meaning=self._options.meaning
-            )
-            for key in self.sizes
-        ]
-        asked = ranking.asked_date(question.text)
-        if asked is not None:
+            near = dict(zip(self._embedded, nearest, strict=True))
+        cosines = [near[key][0] if key in near else None for key in self.sizes]
+        covered = [words.covered.get(key, 0) for key in self.sizes]
+        fused = [ranking.fused(*measures, meaning=meaning) for measures in zip(covered, cosines, strict=True)]
+        if asked := ranking.asked_date(question.text):
             days = (date.fromisoformat(member.created_at[:10]) for member in self.members)
             fused = [score + asked.fit(day) for score, day in zip(fused, days, strict=True)]
-        calls = [member.call for member in self.members]
-        lifted = ranking.lifted(fused, calls, long=[size > SHORT_TEXT for size in self.sizes.values()])
-        scores = dict(zip(self.sizes, lifted, strict=True))
-        if asked is None:
+        calls, long = [member.call for member in self.members], [size > SHORT_TEXT for size in self.sizes.values()]
+        scores = dict(zip(self.sizes, ranking.lifted(fused, calls, long=long), strict=True))
+        if not asked:
             for key, freshness in zip(self.sizes, self._freshness, strict=True):
                 scores[key] += ranking.RECENT * freshness
         shown = [member for member in self.members if member.tags.issuperset(tags)]
         best = max(shown, key=lambda member: scores[member.key], default=None)
         if best is not None and best.key in near:
-            alike = self.space.like(embedded.index(best.key), part=near[best.key][1])
-            for key, cosine in zip(embedded, alike, strict=True):
+            alike = self.space.like(self._embedded.index(best.key), part=near[best.key][1])
+            for key, cosine in zip(self._embedded, alike, strict=True):
                 scores[key] += ranking.LIKE_BEST * cosine
-        matches = {
-            member.key: Match(member.key, member.key in words.found or cosine >= self._options.near, part)
-            for member in sorted(shown, key=lambda member: (member.created_at, member.key), reverse=True)
-            for cosine, part in [near.get(member.key, (-2, None))]
-        }
-        return sorted(matches.values(), key=lambda match: (not match.found, -scores[match.key]))
+        matches = []
+        for member in sorted(shown, key=lambda member: (member.created_at, member.key), reverse=True):
+            cosine, part = near.get(member.key, (-1.0, None))
+            found = member.key in words.found or part is not None and cosine >= self._options.near
+            matches.append(Match(member.key, found, part))
+        return sorted(matches, key=lambda match: (not match.found, -scores[match.key]))
 
     def related(self, words: "WordMatches", ids: Collection[str]) -> dict[str, float]:
         """How near each document is to some of them and to the words of a text, weighted by its age; by id."""
