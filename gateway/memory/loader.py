@@ -31,21 +31,22 @@ class MemoryLoader:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
-        self._failures: list[str] = []
-        self._loading = 4
+        self._has_failed = False
         self.seconds: float | None = None
         """How long loading took; None while it goes on."""
         self._own = _task(self._loaded(lambda: recall.own_calls(agent, caller), "own"))
         self._remote = _task(self._loaded(lambda: recall.remote_calls(agent, caller), "remote"))
         self._facts = _task(self._loaded(lambda: recall.known_facts(agent, caller), "own"))
         self._topics = _task(self._loaded(lambda: recall.pinned_topics(agent, caller), "own"))
+        self._tasks: set[asyncio.Task[Any]] = {self._own, self._remote, self._facts, self._topics}
+        self._loading = len(self._tasks)
         self._given: set[str] = set()
         self._person = ""
 
     async def by(self, seconds: float) -> list[PastCall]:
         """The calls that are loaded within this time."""
         if seconds > 0:
-            await asyncio.wait({self._own, self._remote, self._facts, self._topics}, timeout=seconds)
+            await asyncio.wait(self._tasks, timeout=seconds)
         return self.found()
 
     @property
@@ -90,7 +91,7 @@ class MemoryLoader:
 
     async def rest(self) -> list[PastCall]:
         """The calls that were too late for `by`, once every store has answered."""
-        await asyncio.wait({self._own, self._remote, self._facts, self._topics})
+        await asyncio.wait(self._tasks)
         return self.found()
 
     @property
@@ -101,31 +102,29 @@ class MemoryLoader:
     @property
     def outcome(self) -> str:
         """The state of loading: loaded, late, or failed."""
-        if self._failures:
+        if self._has_failed:
             return "failed"
         return "late" if self.seconds is None else "loaded"
 
     def cancel(self) -> None:
-        for loading in (self._own, self._remote, self._facts, self._topics):
-            loading.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     async def _loaded(self, load: Callable[[], Awaitable[list[T]]], store: str) -> list[T]:
         try:
             async with asyncio.timeout(REMOTE_SECONDS):
                 return await load()
         except (StoreError, TimeoutError) as error:
-            self._failures.append(store)
             _log.warning("memory could not be loaded", extra={"store": store, "error": type(error).__name__})
-            return []
         except Exception:
             # Stored data may be anything; the call goes on in any case.
-            self._failures.append(store)
             _log.exception("memory can't be read", extra={"store": store})
-            return []
         finally:
             self._loading -= 1
             if not self._loading:
                 self.seconds = round(self._loop.time() - self._began_at, 4)
+        self._has_failed = True
+        return []
 
     def found(self) -> list[PastCall]:
         """The calls loaded so far that were not returned before."""
