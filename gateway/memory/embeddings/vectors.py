@@ -78,12 +78,14 @@ class SignIndex:
         self._keys = np.empty(0, np.int64)
         self._signs = np.empty((_DIMENSIONS // 64, 0), np.uint64)
 
-    def add(self, documents: Sequence[tuple[int, bytes]]) -> None:
-        """Add documents by key and the signs of their vectors, 48 bytes each."""
+    def update(self, documents: Sequence[tuple[int, bytes]]) -> None:
+        """Replace documents, by key and the signs of their vectors, 48 bytes each; without any, remove them."""
+        keys = np.array([key for key, _ in documents], np.int64)
         signs = np.frombuffer(b"".join(signs for _, signs in documents), np.uint64).reshape(-1, _DIMENSIONS // 64)
-        keys = np.repeat([key for key, _ in documents], [len(signs) * 8 // _DIMENSIONS for _, signs in documents])
-        self._keys = np.concatenate([self._keys, keys])
-        self._signs = np.ascontiguousarray(np.concatenate([self._signs, signs.T], axis=1))
+        kept = ~np.isin(self._keys, keys)
+        vectors = [len(signs) * 8 // _DIMENSIONS for _, signs in documents]
+        self._keys = np.concatenate([self._keys[kept], np.repeat(keys, vectors)])
+        self._signs = np.ascontiguousarray(np.concatenate([self._signs[:, kept], signs.T], axis=1))
 
     def nearest(self, signs: bytes, limit: int) -> list[int]:
         """The documents of the vectors that have most in common with one of these signs, best first."""

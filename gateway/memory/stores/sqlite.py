@@ -61,7 +61,8 @@ _SCHEMA: Final = (
         DELETE FROM document_vectors WHERE key = new.key;
         INSERT OR IGNORE INTO unembedded_documents VALUES (new.key);
     END""",
-    # For searches of the whole store. Numbers are never reused: the highest one shows what a reader has not seen.
+    # For searches of the whole store. Numbers are never reused: the highest one shows what a reader has not seen. A row
+    # without signs is for a deleted document.
     """CREATE TABLE IF NOT EXISTS vector_signs (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
         key INTEGER NOT NULL,
@@ -69,6 +70,7 @@ _SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS vector_signs_by_key ON vector_signs (key)",
     """CREATE TRIGGER IF NOT EXISTS vector_signs_deleted AFTER DELETE ON document_vectors BEGIN
         DELETE FROM vector_signs WHERE key = old.key;
+        INSERT INTO vector_signs (key, signs) VALUES (old.key, x'');
     END""",
     """CREATE TRIGGER IF NOT EXISTS vectors_deleted AFTER DELETE ON documents BEGIN
         DELETE FROM document_vectors WHERE key = old.key;
@@ -251,7 +253,7 @@ class SqliteIndex:
             "SELECT number, key, signs FROM vector_signs WHERE number > ? ORDER BY number", (self._read_signs,)
         ).fetchall()
         if new:
-            self._signs.add([(key, signs) for _, key, signs in new])
+            self._signs.update([(key, signs) for _, key, signs in new])
             self._read_signs = new[-1][0]
         nearest = self._signs.nearest(_signs(near.astype("<f4").tobytes()), _MOST_NEAR * (_OF_OTHERS if tags else 1))
         if tags:

@@ -38,7 +38,9 @@ def test_most_signs_in_common_are_nearest():
 
     index = SignIndex()
     assert index.nearest(signs(0), 3) == []
-    index.add([(7, signs(100) + signs(300)), (8, signs(110))])
-    index.add([(9, signs(380))])
+    index.update([(7, signs(100) + signs(300)), (8, signs(110))])
+    index.update([(9, signs(380))])
     assert index.nearest(signs(112), 5) == [8, 7, 9]
     assert index.nearest(signs(384), 2) == [9, 7]
+    index.update([(7, signs(384)), (9, b"")])
+    assert index.nearest(signs(384), 5) == [7, 8]
