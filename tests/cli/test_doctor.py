@@ -20,6 +20,8 @@ from tests.fakes.remem import FakeRemem
 from tests.redis_server import running_redis
 from tests.stage import make_carrier, staged
 
+NO_MODELS = {"DEEPGRAM_API_KEY": "dg-test-key", "DEEPGRAM_AGENT_URL": "ws://127.0.0.1:1/"}
+"""For tests of other checks: the models of the local engine take a second to load."""
 SECRETS = ["dg-test-key", "twilio-auth-token", "telnyx-api-key", "a-remem-key"]
 
 
@@ -162,7 +164,7 @@ async def test_another_service_is_no_gateway(doctor: Any) -> None:
         await send({"type": "http.response.body", "body": b"<h1>Welcome</h1>"})
 
     async with serve_on_loopback(website, lifespan="off") as url:
-        _, found = await doctor(PUBLIC_URL=url, REMEM_API_URL=url, XAI_API_KEY="k", XAI_API_URL=url)
+        _, found = await doctor(PUBLIC_URL=url, REMEM_API_URL=url, XAI_API_KEY="k", XAI_API_URL=url, **NO_MODELS)
     host = url.removeprefix("http://")
     assert found["remem"] == ("wrong", f"{host} answers 404: not this service check REMEM_API_URL")
     assert found["xai"][0] == "wrong"
@@ -170,7 +172,7 @@ async def test_another_service_is_no_gateway(doctor: Any) -> None:
 
 async def test_settings_file_is_looked_at(doctor: Any, tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text('database_url = "postgresql://127.0.0.1:1/voice"\n')
-    _, found = await doctor()
+    _, found = await doctor(**NO_MODELS)
     assert found["postgres"] == (
         "wrong",
         "127.0.0.1:1 unreachable (ConnectionRefusedError) start PostgreSQL, or correct DATABASE_URL",
@@ -179,7 +181,7 @@ async def test_settings_file_is_looked_at(doctor: Any, tmp_path: Path) -> None:
 
 async def test_public_url_reaches_the_gateway(doctor: Any, tmp_path: Path) -> None:
     async with staged(tmp_path, make_carrier("twilio")) as stage:
-        _, found = await doctor(PUBLIC_URL=stage.url, **stage.carrier.settings())
+        _, found = await doctor(PUBLIC_URL=stage.url, **stage.carrier.settings(), **NO_MODELS)
     assert found["twilio webhook"] == ("ok", f"{stage.url}/twilio/incoming, status {stage.url}/twilio/status")
     assert found["store"] == ("ok", "embedded, intact")
     assert found["PUBLIC_URL"] == ("wrong", "is not https use https; carriers require TLS for media")
@@ -192,7 +194,7 @@ async def test_clock_is_compared(doctor: Any) -> None:
         await send({"type": "http.response.body", "body": b"{}"})
 
     async with serve_on_loopback(long_ago, date_header=False, lifespan="off") as url:
-        _, found = await doctor(PUBLIC_URL=url)
+        _, found = await doctor(PUBLIC_URL=url, **NO_MODELS)
     assert found["clock"][0] == "wrong"
     assert "NTP" in found["clock"][1]
 
@@ -202,7 +204,7 @@ async def test_open_folder_and_damaged_store(doctor: Any, tmp_path: Path) -> Non
     data.mkdir()
     data.chmod(0o755)
     (data / "gateway.db").write_bytes(b"no database at all" * 100)
-    _, found = await doctor()
+    _, found = await doctor(**NO_MODELS)
     assert found["DATA_DIR"] == ("warning", f"{data} is readable by other users chmod 700 {data}")
     assert found["store"][0] == "wrong"
 
@@ -211,7 +213,7 @@ async def test_failed_jobs_are_found(doctor: Any, tmp_path: Path) -> None:
     store = await open_local_store(tmp_path / "data")
     await JobTable(store).save(FinalizationJob(a_session(), JobState.FAILED, problem="document: refused"))
     await store.close()
-    _, found = await doctor()
+    _, found = await doctor(**NO_MODELS)
     assert found["store"][0] == "warning" and found["store"][1].startswith("1 post-call job failed")
 
 
@@ -232,7 +234,7 @@ async def test_mistake_in_settings_is_a_finding(doctor: Any) -> None:
     ],
 )
 async def test_what_keeps_it_from_starting_is_a_finding(doctor: Any, environ: dict[str, str], words: str) -> None:
-    code, found = await doctor(TELNYX_API_URL="http://127.0.0.1:1", **environ)
+    code, found = await doctor(TELNYX_API_URL="http://127.0.0.1:1", **environ, **NO_MODELS)
     assert code == 2
     assert words in " ".join(text for state, text in found.values() if state == "wrong")
     assert "a-password" not in str(found)
