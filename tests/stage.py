@@ -16,7 +16,8 @@ from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortMux
-from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
+from tests.fakes import deepgram
+from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
 
@@ -27,7 +28,9 @@ ADMIN = "admin-token-of-the-tests"
 SOUND = bytes(range(1, 161))
 PATIENCE = 60.0
 """Limit for anything that could hang. Long, so that a busy machine does not fail a test."""
-GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
+LAST_WORDS = 0.05
+"""How long a gateway waits after a call for text of its last words. The engine is fake and in the same process."""
+GREETING_SOUND = deepgram.speech("Hello, this is Maya.") + deepgram.speech("How can I help you?")
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +50,8 @@ async def running_gateway(
     the first prompt or comes late. `hurries`: it waits as in production, for tests that hold something back.
     """
     if not hurries:
-        live_calls = replace(timeouts.live_calls, speech=replace(timeouts.live_calls.speech, reply_fetch=PATIENCE))
+        speech = replace(timeouts.live_calls.speech, reply_fetch=PATIENCE)
+        live_calls = replace(timeouts.live_calls, speech=speech, last_words=LAST_WORDS)
         tools = replace(timeouts.tools, load=PATIENCE)
         engine = replace(timeouts.engine, memory=PATIENCE)
         timeouts = replace(timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE)
