@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gateway.app import Timeouts
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_table import CallTimeouts
 from tests.chaos.faulty_peers import rows
+from tests.chaos.fork_server import ForkedGateway
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
 from tests.stage import ADMIN, PATIENCE, PUBLIC_URL, Stage, make_carrier, patient_client, staged, until, until_it
@@ -97,7 +97,8 @@ async def test_stable_streams_may_be_lost_any_number_of_times(carrier_name: str,
 @pytest.mark.parametrize("rest", ["says it is over", "says nothing"])
 async def test_hangup_that_only_breaks_the_stream(tmp_path: Path, rest: str) -> None:
     """No stop, no callback, and Twilio does not ask: the call comes to its ending all the same, and soon."""
-    async with staged(tmp_path, make_carrier("twilio")) as stage:
+    timeouts = Timeouts(calls=CallTimeouts(liveness_check=0.3, liveness_unknown=0.9))
+    async with staged(tmp_path, make_carrier("twilio"), timeouts=timeouts) as stage:
         call = await stage.carrier.ring()
         stream = await stage.carrier.connect(call)
         await stream.send_json(stage.carrier.start_message(call, stream_id=stream.stream_id))
@@ -180,13 +181,10 @@ class GatewayProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self._environ = {**environ, "PORT": str(self.port), "PATH": os.environ["PATH"]}
         self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ForkedGateway | asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        command = "import sys; from gateway.cli.main import main; sys.exit(main(['serve']))"
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", command, env=self._environ, cwd=self._folder, stderr=asyncio.subprocess.DEVNULL
-        )
+        self._process = ForkedGateway(self._environ, self._folder)
         async with patient_client(self.url) as http:
 
             async def ready() -> bool:

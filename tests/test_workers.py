@@ -201,23 +201,20 @@ async def office(request: pytest.FixtureRequest, carrier_name: str) -> AsyncIter
         yield office
 
 
-@pytest.mark.parametrize("office", ["private Valkey"], indirect=True)
-async def test_calls_at_once_leave_one_document_each(office: Office) -> None:
-    talks = await office.dial_all()
-    await office.say_goodbye(talks)
-    await office.check_memory(talks)
-    assert [len(talk.call.streams) for talk in talks] == [1] * len(talks)
-
-
 @pytest.mark.parametrize("carrier_name", ["telnyx"])
 async def test_any_worker_answers_for_all(office: Office) -> None:
-    """Whichever worker is asked tells what happened at each of them, also at one that died, and counts all of it."""
+    """
+    Calls at once leave one document each.
+
+    Whichever worker is asked tells what happened at each of them, also at one that died, and counts all of it.
+    """
     async with watching(office.gateway.url) as watcher:
         talks = await office.dial_all()
         await asyncio.gather(*(watcher.hears(talk.order) for talk in talks))
         await office.say_goodbye(talks)
         await watcher.sees("hangup", len(talks))
-    await office.gateway.idle()
+    await office.check_memory(talks)
+    assert [len(talk.call.streams) for talk in talks] == [1] * len(talks)
     await until_it(lambda: counts(office, len(talks)))
     await asyncio.sleep(3 * SAMPLE_SECONDS)  # by then each of them has written its gauges
     victim, _ = await office.gateway.any_worker()
@@ -226,7 +223,7 @@ async def test_any_worker_answers_for_all(office: Office) -> None:
     await until_it(lambda: counts(office, len(talks)))
 
 
-@pytest.mark.parametrize("carrier_name", ["twilio"])
+@pytest.mark.parametrize(("office", "carrier_name"), [("REDIS_URL", "twilio")], indirect=["office"])
 async def test_operator_has_a_say_in_every_call(office: Office) -> None:
     """Whichever worker the dashboard comes from: it shows all calls, and what is wanted reaches the one that has it."""
     talks = await office.dial_all()
@@ -268,6 +265,10 @@ async def counts(office: Office, ended: int) -> bool:
     return [int(count) for count in found] == [ended]
 
 
+# Starting workers takes seconds: each store and each carrier once.
+@pytest.mark.parametrize(
+    ("office", "carrier_name"), [("private Valkey", "twilio"), ("REDIS_URL", "telnyx")], indirect=["office"]
+)
 async def test_calls_outlive_their_worker(office: Office) -> None:
     talks = await office.dial_all()
     victim, its_calls = await office.gateway.busiest()

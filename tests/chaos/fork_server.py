@@ -1,10 +1,11 @@
 """
 Starts gateways quickly: a server process imports everything once, and each gateway is a fork of it.
 
-This file also runs as that process. It reads requests (environment and folder, with the pipe for stderr) from the
-socket it was given, and answers with the pid of the new gateway.
+This file also runs as that process. It reads requests from the socket it was given: for a new gateway (environment and
+folder, with the file for stderr), which it answers with the pid, or for the exit code of one that has ended.
 """
 
+import asyncio
 import atexit
 import functools
 import json
@@ -34,9 +35,15 @@ class ForkServer:
 
     def start(self, environ: dict[str, str], folder: Path, stderr: int) -> int:
         """Start a gateway. Returns its pid. The first start takes a second."""
-        request = json.dumps({"environ": environ, "folder": str(folder)}).encode()
+        return self._ask({"environ": environ, "folder": str(folder)}, [stderr])
+
+    def exit_code(self, pid: int) -> int:
+        """The exit code of a gateway that has ended; negative for a signal. May be asked once."""
+        return self._ask({"ended": pid}, [])
+
+    def _ask(self, request: dict[str, object], files: list[int]) -> int:
         with self._lock:
-            socket.send_fds(self._socket, [request], [stderr])
+            socket.send_fds(self._socket, [json.dumps(request).encode()], files)
             return int(self._socket.recv(32))
 
     def _close(self) -> None:
@@ -50,6 +57,35 @@ def fork_server() -> ForkServer:
     return ForkServer()
 
 
+class ForkedGateway:
+    """A gateway from the fork server, with the methods of `asyncio.subprocess.Process` that tests use."""
+
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        self.pid = fork_server().start(environ, folder, nowhere)
+        os.close(nowhere)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._exit_code: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Raises ProcessLookupError if it has ended."""
+        if self._exit_code is not None:
+            raise ProcessLookupError
+        signal.pidfd_send_signal(self._pidfd, number)
+
+    async def wait(self) -> int:
+        if self._exit_code is None:
+            ended = asyncio.Event()
+            asyncio.get_running_loop().add_reader(self._pidfd, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                asyncio.get_running_loop().remove_reader(self._pidfd)
+            self._exit_code = fork_server().exit_code(self.pid)
+            os.close(self._pidfd)
+        return self._exit_code
+
+
 def start_alone(environ: dict[str, str], folder: Path, stderr: int) -> int:
     """Start a gateway without forking, for LD_PRELOAD."""
     arguments = [sys.executable, "-c", START, str(folder)]
@@ -60,28 +96,31 @@ def start_alone(environ: dict[str, str], folder: Path, stderr: int) -> int:
 
 
 def _serve(requests: socket.socket) -> None:
-    import redis.asyncio  # noqa: F401  (imported by gateways at start)
+    # What a gateway imports when it starts, and not only the command line, which imports a command once it runs.
+    import gateway.cli.serve
+    import gateway.cluster.redis_store  # noqa: F401
 
-    import gateway.cli.main  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the gateways
     while True:
-        request, [*pipes], _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 1)
-        if not request:
+        text, files, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 1)
+        if not text:
             return
+        request = json.loads(text)
+        if "ended" in request:
+            _, status = os.waitpid(request["ended"], 0)
+            requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
         pid = os.fork()
         if pid == 0:
             requests.close()
-            os.dup2(pipes[0], 2)
-            _become_gateway(**json.loads(request))
-        os.close(pipes[0])
+            os.dup2(files[0], 2)
+            _become_gateway(**request)
+        os.close(files[0])
         requests.send(str(pid).encode())
 
 
 def _become_gateway(environ: dict[str, str], folder: str) -> None:
     from gateway.cli.main import main
 
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(folder)

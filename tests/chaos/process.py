@@ -26,13 +26,14 @@ class GatewayProcess:
         """Whether it was killed or has exited since the last start."""
         self.pid = 0
         self._environ = {**environ, "PORT": str(self.port), "DATA_DIR": str(data_dir)}
+        self._is_forked = "LD_PRELOAD" not in environ
         self._folder = folder
         self._watched = -1
         self._reading: asyncio.Task[None] | None = None
 
     async def launch(self) -> None:
         reader, writer = os.pipe()
-        begin = start_alone if "LD_PRELOAD" in self._environ else fork_server().start
+        begin = fork_server().start if self._is_forked else start_alone
         self.pid = await asyncio.to_thread(begin, self._environ, self._folder, writer)
         os.close(writer)
         self._watched = os.pidfd_open(self.pid)
@@ -86,7 +87,9 @@ class GatewayProcess:
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (most_bytes, hard))
 
     def _forget(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # a child of the fork server, reaped there
+        if self._is_forked:
+            fork_server().exit_code(self.pid)
+        else:
             os.waitid(os.P_PIDFD, self._watched, os.WEXITED)
         os.close(self._watched)
         self._watched, self.dead = -1, True
