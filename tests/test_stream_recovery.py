@@ -242,6 +242,8 @@ class GatewayProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)  # a fork shows its parent's environment in /proc
             await self._process.wait()
 
 

@@ -100,13 +100,17 @@ def _serve(requests: socket.socket) -> None:
     import gateway.cli.serve
     import gateway.cluster.redis_store  # noqa: F401
 
+    running: set[int] = set()
     while True:
         text, files, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 1)
         if not text:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
             return
         request = json.loads(text)
         if "ended" in request:
             _, status = os.waitpid(request["ended"], 0)
+            running.discard(request["ended"])
             requests.send(str(os.waitstatus_to_exitcode(status)).encode())
             continue
         pid = os.fork()
@@ -115,6 +119,7 @@ def _serve(requests: socket.socket) -> None:
             os.dup2(files[0], 2)
             _become_gateway(**request)
         os.close(files[0])
+        running.add(pid)
         requests.send(str(pid).encode())
 
 

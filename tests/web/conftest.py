@@ -1,6 +1,12 @@
 """A gateway with example calls, and somebody who is logged in to its dashboard. Pages are asked without a socket."""
 
+import asyncio
+import atexit
+import copy
+import functools
 import re
+import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,18 +58,27 @@ class Visitor:
         return address
 
 
+@functools.cache
+def _examples() -> tuple[Path, VoiceSession]:
+    """A folder with example calls, filled once, and one of their sessions."""
+    folder = Path(tempfile.mkdtemp(prefix="gateway-examples-"))
+    atexit.register(shutil.rmtree, folder)
+    filling = fill(folder / "data", folder / "archive", folder / "recordings", now=datetime.now(UTC), calls=60)
+    return folder, asyncio.run(filling)
+
+
 @pytest.fixture
 async def stranger(tmp_path: Path) -> AsyncIterator[Visitor]:
     """Somebody who has not logged in."""
-    session = await fill(
-        tmp_path / "data", tmp_path / "archive", tmp_path / "recordings", now=datetime.now(UTC), calls=60
-    )
+    examples, session = await asyncio.to_thread(_examples)
+    shutil.copytree(examples, tmp_path, dirs_exist_ok=True)
     settings = Settings(
         data_dir=tmp_path / "data",
         voice_session_archive_dir=tmp_path / "archive",
         record_dir=tmp_path / "recordings",
         gateway_admin_token=Secret(TOKEN),
         memory_vectors=False,
+        deepgram_api_key=Secret("dg-test-key"),  # pages need no engine; the local one would start a process
         folder=tmp_path,
     )
     app = create_app(settings)
@@ -71,7 +86,7 @@ async def stranger(tmp_path: Path) -> AsyncIterator[Visitor]:
         transport = httpx.ASGITransport(app=app)
         store = await open_local_store(tmp_path / "data")
         async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:
-            yield Visitor(http, tmp_path, session, store)
+            yield Visitor(http, tmp_path, copy.deepcopy(session), store)
         await store.close()
 
 

@@ -65,4 +65,4 @@ async def test_every_period_has_its_plots(visitor: Visitor, period: str):
 async def test_page_shows_figures_and_state(visitor: Visitor):
     page = await visitor.page("/vitals?period=month")
     assert "Response time" in page and "median; " in page and " p95" in page and "caller hung up" in page
-    assert "0 live calls" in page and "Voice engine: local" in page
+    assert "0 live calls" in page and "Voice engine: deepgram" in page
