@@ -2,12 +2,13 @@
 Sensitive content: whether a sentence says something about a person's health, faith, money or the like.
 
 The words are the tables `sensitive` of `gateway/text/languages/*.toml`. A word does not count in a name, an address, a
-job or a product: Church Street, Christian Weber, a prison librarian. Without a known language all of them are used.
+job or a product: Church Street, Christian Weber, a prison librarian. The phrases `always` count everywhere: "I see a
+psychologist" is not about a job. Without a known language all of them are used.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -37,16 +38,34 @@ def sensitive_category(text: str, language: str = "") -> str | None:
     """The category of sensitive content in a text, such as `health`; None for harmless text."""
     vocabularies = _vocabularies(language)
     for sentence in sentences(text):
-        masked = unicodedata.normalize("NFKC", sentence).translate(_APOSTROPHES)
-        for vocabulary in vocabularies:
-            masked = vocabulary.harmless.sub(_MASK, masked)
-        folded = _folded(masked)
-        words = [part for word in _WORD.findall(folded) for part in {word, *word.split("'")}]
+        plain = unicodedata.normalize("NFKC", sentence).translate(_APOSTROPHES)
+        # Masks only take words away, and cost most: they are needed only where something was found.
+        if _category(plain, vocabularies) is None:
+            continue
+        folded = _folded(plain)
         for vocabulary in vocabularies:
             for name, terms in vocabulary.categories.items():
-                if terms.occur_in(folded, words):
+                if terms.always.search(folded):
                     return name
+            plain = vocabulary.harmless.sub(_MASK, plain)
+        if category := _category(plain, vocabularies):
+            return category
     return None
+
+
+def _category(text: str, vocabularies: Iterable["_Vocabulary"]) -> str | None:
+    """The category of the first term in a sentence."""
+    folded = _folded(text)
+    words = [part for word in _WORD.findall(folded) for part in {word, *word.split("'")}]
+    return next(
+        (
+            name
+            for vocabulary in vocabularies
+            for name, terms in vocabulary.categories.items()
+            if terms.occur_in(folded, words)
+        ),
+        None,
+    )
 
 
 def without_sensitive(text: str, language: str = "") -> str:
@@ -80,6 +99,7 @@ class _Terms:
     starts: frozenset[str]
     ends: frozenset[str]
     pattern: re.Pattern[str]
+    always: re.Pattern[str]
 
     def occur_in(self, text: str, words: list[str]) -> bool:
         return any(map(self._has, words)) or bool(self.pattern.search(text))
@@ -138,6 +158,7 @@ def _terms(table: Mapping[str, Any], person: str, number: str) -> _Terms:
         | frozenset(word[1:-1] for word in single if word.endswith("*") and word.startswith("*")),
         frozenset(word[1:] for word in single if word.startswith("*") and not word.endswith("*")),
         re.compile("|".join(patterns)) if patterns else _NEVER,
+        re.compile("|".join(rf"\b(?:{phrase})" for phrase in table["always"])) if "always" in table else _NEVER,
     )
 
 
@@ -151,7 +172,7 @@ def _patterns(table: Mapping[str, Any], person: str, number: str, joined: list[s
         terms = "|".join(map(_pattern, linked))
         yield rf"\b(?:{person})(?:{_REACH}|[\s-]+)(?:{terms})(?![\w-])"
         yield rf"^(?:{terms})\W*$"
-    for phrase in table.get("phrases", ()):
+    for phrase in (*table.get("phrases", ()), *table.get("always", ())):
         yield rf"\b(?:{phrase.replace('NUM', number)})"
 
 
