@@ -39,7 +39,9 @@ _ORIGINS: Final = (
     "ano",
     "ana",
 )
-"""Endings of nationalities: "I'm Australian" gives no name."""
+"""Endings of nationalities: "I'm Australian" gives no name. Some first names have them too: Brian, Alain, Diana."""
+_WEAK: Final = frozenset({"i'm", "i am", "it's", "soy", "je suis", "c'est", "ich bin"})
+"""Phrases that other things than names follow."""
 _ANSWER_OPENING: Final = re.compile(
     r"^(?:(?:yes|yeah|sure|of course|okay|um+|uh+|it's|it is|that's|that would be|ja|klar|das ist|si|claro|es|oui"
     r"|bien sur|c'est)[,.]? )+",
@@ -82,7 +84,9 @@ class PersonName:
             if folded:
                 words.append(folded)
                 kept.append(word.strip(".,"))
-        return cls(" ".join(kept) or text.strip(), tuple(words), gender)
+        # The title with a surname alone shows who of a couple it is.
+        whole = text.strip() if len(words) == 1 and gender in ("male", "female") else " ".join(kept) or text.strip()
+        return cls(whole, tuple(words), gender)
 
     @property
     def is_titled(self) -> bool:
@@ -107,7 +111,7 @@ def introduced_name(text: str, language: str = "") -> PersonName | None:
     for phrase in _data().introductions.possible_in(spoken, language):
         for match in phrase.pattern.finditer(spoken.folded):
             has_capitals = any(character.isupper() for character in text)
-            words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals)
+            words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals, is_sure=not phrase.is_weak)
             name = PersonName.parse(" ".join(words)) if words else None
             if name is not None and name.words and (found is None or match.start("name") >= found[0]):
                 found = match.start("name"), _longer(found, match.start("name"), name)
@@ -182,14 +186,17 @@ def are_alike(first: str, second: str) -> bool:
         return not _share(_data().pairs, first, second)
     if _are_pair(first, second) or first[0] in "aeiou" and second[0] not in "aeiouh":
         return False
-    if _sound(first) != _sound(second):
+    sound = _sound(first)
+    if sound != _sound(second):
         return False
-    limit = _SHORT_ALIKE if min(len(first), len(second)) <= _SHORT else _ALIKE
+    limit = _SHORT_ALIKE if min(len(first), len(second)) <= _SHORT else _UNLIKE if len(sound) >= _SHORT else _ALIKE
     return _ratio(first, second) >= limit
 
 
 def _compare_full(known: Sequence[str], given: Sequence[str]) -> NameMatch:
     first, last = are_alike(known[0], given[0]), are_alike(known[-1], given[-1])
+    if last and not first:  # "Kate Lynn Moore" for Caitlin Moore
+        first = are_alike("".join(known[:-1]), "".join(given[:-1]))
     if first and last:
         return NameMatch.SAME
     if last and not first:
@@ -225,6 +232,7 @@ _SOUNDS: Final = (
     ("kh", "k"),
     ("ck", "k"),
 )
+_SOFT_G: Final = re.compile(r"^ge?(?=[eiy])")
 _SOUNDS_OF_LETTERS: Final = str.maketrans(
     {"c": "k", "q": "k", "z": "s", "v": "f", "w": "f", "j": "y", "d": "d", "x": "s"}
 )
@@ -234,6 +242,7 @@ def _sound(word: str) -> str:
     """The consonants of a name as they sound, in order."""
     for spelling, sound in _SOUNDS:
         word = word.replace(spelling, sound)
+    word = _SOFT_G.sub("j", word)
     word = word.translate(_SOUNDS_OF_LETTERS)
     first, rest = ("a" if word[0] in "aeiouh" else word[0]), re.sub(r"[aeiouyh'-]", "", word[1:])
     return re.sub(r"(.)\1+", r"\1", first + rest)
@@ -242,8 +251,8 @@ def _sound(word: str) -> str:
 # Reading a name from words
 
 
-def _name_words(text: str, *, has_capitals: bool) -> list[str]:
-    """The words at the beginning of `text` that make up a name."""
+def _name_words(text: str, *, has_capitals: bool, is_sure: bool = False) -> list[str]:
+    """The words at the beginning of `text` that make up a name. `is_sure`: it is no nationality or the like."""
     data = _data()
     found: list[str] = []
     for word in text.split():
@@ -254,7 +263,9 @@ def _name_words(text: str, *, has_capitals: bool) -> list[str]:
             found.append(word)
         elif not data.not_names.isdisjoint((folded, folded.removesuffix("'s"))) or folded.endswith(_NOUN_ENDINGS):
             break
-        elif not found and folded.endswith(_ORIGINS) and len(folded) > 4 and not data.is_known(folded):
+        elif folded.endswith("'s"):  # "this is Derek's daughter"
+            break
+        elif not (is_sure or found or data.is_known(folded)) and folded.endswith(_ORIGINS) and len(folded) > 4:
             break
         elif (
             word[:1].isupper()
@@ -319,6 +330,7 @@ class _Phrase:
     language: str
     expression: str
     place: int
+    is_weak: bool
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -332,9 +344,9 @@ class _Phrases:
         self._by_word: dict[str, list[_Phrase]] = {}
         self._size = 0
 
-    def add(self, language: str, expression: str, words: Iterable[str]) -> None:
+    def add(self, language: str, expression: str, words: Iterable[str], *, is_weak: bool = False) -> None:
         """A text must hold one of the words to match the expression; of a word with hyphens the first part counts."""
-        phrase = _Phrase(language, expression, self._size)
+        phrase = _Phrase(language, expression, self._size, is_weak)
         self._size += 1
         for word in words:
             self._by_word.setdefault(re.findall(r"\w+", word.translate(_SAME_LENGTH))[0], []).append(phrase)
@@ -354,12 +366,13 @@ class _Data:
     homophones: Mapping[str, frozenset[int]]
     pairs: Mapping[str, frozenset[int]]
     not_names: frozenset[str]
+    first_names: frozenset[str]
     introductions: _Phrases
     relations: _Phrases
     relatives: Mapping[str, re.Pattern[str]]
 
     def is_known(self, word: str) -> bool:
-        return any(word in groups for groups in (self.nicknames, self.homophones, self.pairs))
+        return word in self.first_names or any(word in group for group in (self.nicknames, self.homophones, self.pairs))
 
 
 @functools.cache
@@ -371,6 +384,7 @@ def _data() -> _Data:
         homophones=_groups(raw["homophones"]["all"]),
         pairs=_groups(raw["pairs"]["all"]),
         not_names=frozenset(raw["not_names"]["all"]),
+        first_names=frozenset(raw["like_nationalities"]["all"].split()),
         introductions=_introductions(raw),
         relations=_relations(raw),
         relatives={
@@ -392,16 +406,20 @@ def _introductions(raw: Mapping[str, Any]) -> _Phrases:
     phrases = _Phrases()
     for code in LANGUAGES:
         for phrase in raw["introductions"][code]:
-            phrases.add(code, _introduction(phrase), [_longest_word(phrase)])
-        # "this is her son Tobias speaking"
-        relative = rf"\b{_any_of(raw['possessives'][code])} {_any_of(raw['relations'][code])}"
-        phrases.add(code, rf"{relative},? (?P<name>{_NAME_WORD}(?: {_NAME_WORD})?)", raw["relations"][code])
+            is_weak = phrase.removesuffix(" NAME") in _WEAK
+            phrases.add(code, _introduction(phrase), [_longest_word(phrase)], is_weak=is_weak)
+        # "this is her son Tobias speaking", "Derek's daughter, Holly", "la hija de Luis, Carla"
+        relation, name = _any_of(raw["relations"][code]), rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD})?)"
+        owner = rf"(?:{_any_of(raw['possessives'][code])}|\w+'s)"
+        phrases.add(code, rf"\b{owner} {relation},? {name}", raw["relations"][code])
+        if code != "en":
+            phrases.add(code, rf"\b{relation} (?:de |von |d')\w+(?: \w+)?, {name}", raw["relations"][code])
     return phrases
 
 
 def _longest_word(phrase: str) -> str:
     """The longest word apart from placeholders."""
-    words: list[str] = re.findall(r"\w+", re.sub("NAME|REL|POSS", "", phrase))
+    words: list[str] = re.findall(r"\w+", re.sub("NAME|REL|POSS|WHO", "", phrase))
     return max(words, key=len)
 
 
@@ -429,6 +447,7 @@ def _relations(raw: Mapping[str, Any]) -> _Phrases:
             given = r"(?:^|[.!?] )[^.?!,]*(?:, ?[^.?!,]*)?"
             start = given + r", \w+" if phrase.startswith("'s") else given if phrase.startswith(",") else r"(?<!\w)"
             body = re.escape(phrase).replace("REL", relation).replace("POSS", possessive).replace(r"\ ", " ")
+            body = body.replace("WHO", r"(?!(?:my|our|mi|mein|mon|ma) )\w+(?: \w+){0,2}?")
             words = raw["relations"][code] if "REL" in phrase else [_longest_word(phrase)]
             phrases.add(code, start + body + r"\b", words)
     return phrases

@@ -26,10 +26,10 @@ from gateway.text.person_names import (
         ("en", "Hello, this is her son Tobias speaking.", "Tobias"),
         ("de", "Ich heiße Jürgen von der Heide.", "Jürgen von der Heide"),
         ("de", "Guten Tag, Krüger hier.", "Krüger"),
-        ("de", "Hier ist Frau Yıldız.", "Yıldız"),
+        ("de", "Hier ist Frau Yıldız.", "Frau Yıldız"),
         ("es", "Buenas, me llamo María José Ortiz.", "María José Ortiz"),
         ("fr", "Bonjour, c'est Jean-Luc à l'appareil.", "Jean-Luc"),
-        ("", "Ici Madame Lefort, bonjour.", "Lefort"),
+        ("", "Ici Madame Lefort, bonjour.", "Madame Lefort"),
     ],
 )
 def test_introduction_gives_the_name(language, text, name):
