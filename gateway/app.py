@@ -38,7 +38,7 @@ from gateway.finalization.job_table import JobTable, never_alive
 from gateway.finalization.remote_copies import RemoteCopies
 from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
-from gateway.finalization.worker import FinalizationWorker
+from gateway.finalization.worker import FinalizationTimeouts, FinalizationWorker
 from gateway.history import traces
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, CallLog
@@ -115,6 +115,7 @@ class Timeouts:
     tools: ToolTimeouts = ToolTimeouts()
     calls: CallTimeouts = CallTimeouts()
     cluster: ClusterTimeouts = ClusterTimeouts()
+    finalization: FinalizationTimeouts = FinalizationTimeouts()
 
 
 def create_app(
@@ -378,7 +379,8 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         agents=agent_rules(config.agents),
         is_erased=eraser.is_erased,
     )
-    return FinalizationWorker(steps, table, sharing.jobs, resources.call_events, eraser.clear_away)
+    events, timeouts = resources.call_events, config.timeouts.finalization
+    return FinalizationWorker(steps, table, sharing.jobs, events, eraser.clear_away, timeouts=timeouts)
 
 
 async def _call_factory(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gateway.app import Timeouts
 from gateway.cli.main import main
+from gateway.finalization.worker import FinalizationTimeouts
 from gateway.history.stores import open_local_store
 from tests.fakes.remem import FakeRemem
 from tests.stage import ADMIN, CALLER, GREETING_SOUND, Stage, make_carrier, staged, until, until_it
@@ -23,7 +25,8 @@ async def test_refused_document_is_listed_and_retried(
 ) -> None:
     async with FakeRemem() as remem:
         environ = {"REMEM_API_URL": remem.url, "REMEM_API_KEY": "wrong"}
-        async with staged(tmp_path, make_carrier("twilio"), **environ) as stage:
+        timeouts = Timeouts(finalization=FinalizationTimeouts(retries=(0.1,), sweep=0.1))
+        async with staged(tmp_path, make_carrier("twilio"), timeouts=timeouts, **environ) as stage:
             call, conversation = await stage.dial()
             await conversation.user_says("I ride a red bike.")
             await call.hang_up()
