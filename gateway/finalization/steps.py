@@ -222,10 +222,11 @@ class FinalizationSteps:
         With the topics of earlier calls, this call's topics get the same names.
         """
         known = await self.memory.facts.known(session.agent, session.caller, 1000)
-        recited = [session.receipt.get("block", ""), *(fact.text for fact in known if fact.session_id != session.id)]
+        facts = [fact.text for fact in known if fact.session_id != session.id]
+        recited = list(filter(None, [session.receipt.get("block", ""), *facts]))
         topics = await self.memory.topics.topics(session.agent, session.caller)
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
-        return await write(spoken_lines(session.turns), recited=list(filter(None, recited)), topics=known_topics)
+        return await write(spoken_lines(session.turns), recited=recited, topics=known_topics, facts=facts)
 
     def document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
         return call_document(session, summary, self._rules(session).timezone, with_facts=with_facts)

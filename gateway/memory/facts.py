@@ -23,6 +23,8 @@ SAME: Final = 0.6
 HALF: Final = 0.5
 """The same where all of at least two words are common."""
 
+_PLACES: Final = ("home", "work", "job")
+"""Attributes that a move or a new job replaces, in whatever words."""
 _ENDINGS: Final = "erinnen innen erin euse eurs eur iere ier ers er ing ies es ed en in s e n a o y".split()
 _LEAST_STEM: Final = 4
 
@@ -35,17 +37,20 @@ class CallerFact:
     """
     A lasting fact extracted from a call, as a sentence without its subject: "Prefers mornings".
 
-    `confidence` is 0 to 1. `turns` are the lines of the call's transcript that support it, counted from 0.
+    `confidence` is 0 to 1. `turns` are the lines of the call's transcript that support it, counted from 0. `known` is
+    the text of an earlier fact that it repeats or replaces, according to the model that extracted it.
     """
 
     text: str
     type: FactType
     confidence: float
     turns: tuple[int, ...]
+    relation: Literal["new", "repeats", "replaces"] = "new"
+    known: str = ""
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "CallerFact":
-        return cls(stored["text"], stored["type"], stored["confidence"], tuple(stored["turns"]))
+        return cls(**{**stored, "turns": tuple(stored["turns"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,11 @@ def project(entries: Sequence[LogEntry]) -> tuple[list[ActiveFact], list[LogChan
         reading = StatementReading.of(entry.content["text"], entry.content["type"])
         confidence = entry.content["confidence"]
         active = [fact for fact in reversed(facts) if fact.person == person and fact.superseded_by is None]
-        related = [(kind, fact) for fact in active if (kind := relation(fact.reading, reading))]
+        related = [
+            (kind, fact)
+            for fact in active
+            if (kind := relation(fact.reading, reading) or _claimed_relation(fact.reading, reading, entry.content))
+        ]
         # Repeats first, then refinements, then the newest.
         related.sort(key=lambda found: (found[0] != "repeat", found[0] != "refinement"))
         kind, old = related[0] if related else (None, None)
@@ -162,7 +171,10 @@ class FactStore(MemoryLog[ActiveFact]):
         entries = []
         for fact in facts:
             person = next((speakers[turn] for turn in fact.turns if turn < len(speakers)), "")
-            entries.append(NewEntry(asdict(fact) | ({"person": person} if person else {})))
+            content = asdict(fact) | ({"person": person} if person else {})
+            if not fact.known:
+                del content["relation"], content["known"]
+            entries.append(NewEntry(content))
         return await self.replace_session(session, entries, now)
 
     async def correct(self, agent: str, caller: str, fact_id: str, text: str, *, by: str, now: datetime) -> bool:
@@ -316,6 +328,23 @@ def relation(old: StatementReading, new: StatementReading) -> Relation | None:
     if _is_contained(old, new):
         return "refinement"
     return _of_values(old, new)
+
+
+def _claimed_relation(old: StatementReading, new: StatementReading, content: Mapping[str, Any]) -> Relation | None:
+    """
+    The relation that the model claims, where the rules see none and nothing speaks against it.
+
+    A careless model must not merge a brother with a sister, or replace a name by a dog.
+    """
+    if content.get("known", "").casefold() != old.text.casefold() or old.is_temporary or new.is_temporary:
+        return None
+    people = _vocabulary().people.intersection
+    if people(old.words) != people(new.words) or old.attribute not in ("", new.attribute, *_PLACES):
+        return None
+    common = set(old.words) & set(new.words)
+    if content.get("relation") == "repeats":
+        return "repeat" if common and old.is_negative == new.is_negative else None
+    return "correction" if common or old.attribute in _PLACES else None
 
 
 def _is_contained(part: StatementReading, whole: StatementReading) -> bool:

@@ -607,3 +607,38 @@ WORDS = st.lists(
 @given(WORDS.map(" ".join), WORDS.map(" ".join))
 def test_any_two_texts_can_be_compared(old, new):
     assert related(old, new) in ("repeat", "refinement", "correction", "contradiction", None)
+
+
+def _after(known, text, relation):
+    """The current facts once a call said `text`, of which a model claims this relation to `known`."""
+    claimed = {"relation": relation, "known": known} if relation else {}
+    contents = [_content(known, 0.9), _content(text, 0.9) | claimed]
+    days = ["2026-02-01", "2026-02-02"]
+    entries = [LogEntry(day, 0, day, content, b"", day) for day, content in zip(days, contents, strict=True)]
+    return [fact.reading.text for fact in project(entries)[0] if fact.superseded_by is None]
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "relation", "current"),
+    [
+        ("Lives in Leeds", "Has moved to York", "replaces", ["Has moved to York"]),
+        ("Drives an old van", "Gets around in a van", "repeats", ["Drives an old van"]),
+        ("Lives in Leeds", "Has moved to York", "", ["Lives in Leeds", "Has moved to York"]),
+        (
+            "Has a brother in Leeds",
+            "Has a sister in Leeds",
+            "replaces",
+            ["Has a brother in Leeds", "Has a sister in Leeds"],
+        ),
+        ("Is called Ana", "Has a dog", "replaces", ["Is called Ana", "Has a dog"]),
+        (
+            "Is at home on Mondays",
+            "Is away until Friday",
+            "replaces",
+            ["Is at home on Mondays", "Is away until Friday"],
+        ),
+        ("Drinks milk", "Never drinks milk", "repeats", ["Never drinks milk"]),
+    ],
+)
+def test_claimed_relation_is_checked(known, text, relation, current):
+    assert _after(known, text, relation) == current

@@ -19,6 +19,8 @@ from gateway.text.person_names import (
     [
         ("en", "Hi, my name is Oluwaseun Adebayo and I need a plumber.", "Oluwaseun Adebayo"),
         ("en", "Dr. Kowalczyk here, good morning.", "Kowalczyk"),
+        ("en", "My name is Adrian Tait. I prefer the aisle.", "Adrian Tait"),
+        ("en", "This is Lorraine speaking.", "Lorraine"),
         ("en", "hi this is sarah jones calling about my order", "sarah jones"),
         ("en", "Hello, Ferreira speaking.", "Ferreira"),
         ("en", "It's Priya again.", "Priya"),

@@ -89,6 +89,10 @@ class CallSummary:
     running_topics: tuple[TopicNote, ...] = ()
     """Topics that continue after the call; stored separately too."""
 
+    @property
+    def has_notes(self) -> bool:
+        return bool(self.topics or self.decisions or self.action_items or self.facts or self.context)
+
     def without_sensitive(self) -> "CallSummary":
         """The summary without secrets and sensitive sentences: what is no fact must not be in the notes."""
         return replace(
@@ -150,7 +154,7 @@ def parse_answer(text: str, written_by: str) -> CallSummary:
         caller_facts=parse_facts(fields.get("caller_facts")),
         running_topics=parse_topics(fields.get("running_topics")),
     )
-    if not (summary.topics or summary.decisions or summary.action_items or summary.facts or summary.context):
+    if not (summary.has_notes or summary.caller_facts or summary.running_topics):
         raise LlmRefused("the answer is an empty summary")
     return summary
 

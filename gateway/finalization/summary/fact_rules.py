@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gateway.finalization.summary.facts import MAX_FACT_CHARACTERS, keep_facts
+from gateway.finalization.summary.spoken_values import spoken_language
 from gateway.memory.facts import CallerFact, FactType
 from gateway.text.languages import LANGUAGES, load_language
 from gateway.text.plain_text import SpokenLine
@@ -106,12 +107,13 @@ def load() -> None:
 
 def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
     """What the caller stated plainly, at most five facts in spoken order; usually none."""
+    language = spoken_language([line.text for line in lines])
     found = [
         fact
         for turn, line in enumerate(lines)
         if line.speaker == "caller"
         for sentence in _sentences(line.text)
-        for fact in _stated(sentence, turn)
+        for fact in _stated(language.corrected(sentence), turn)
     ]
     return keep_facts(found, lines)
 

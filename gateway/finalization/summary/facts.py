@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from gateway.finalization.summary.passing import is_passing
 from gateway.memory.facts import CallerFact, FactType
@@ -32,8 +32,10 @@ FACT_SCHEMA: Final[dict[str, Any]] = {
         "type": {"type": "string", "enum": list(FACT_TYPES)},
         "confidence": {"type": "number"},
         "turns": {"type": "array", "items": {"type": "integer"}},
+        "relation": {"type": "string", "enum": ["new", "repeats", "replaces"]},
+        "known": {"type": "integer"},
     },
-    "required": ["text", "type", "confidence", "turns"],
+    "required": ["text", "type", "confidence", "turns", "relation", "known"],
     "additionalProperties": False,
 }
 
@@ -46,12 +48,19 @@ _KEYS: Final = {
     "type": ("type", "kind", "category"),
     "confidence": ("confidence", "score", "certainty"),
     "turns": ("turns", "turn", "lines", "evidence", "sources"),
+    "relation": ("relation", "status"),
+    "known": ("known", "known_fact", "number"),
 }
 _TYPES: Final[dict[str, FactType]] = {
     **{name: name for name in FACT_TYPES},
     "name": "identity",
     "contact": "identifier",
     "recurring need": "need",
+}
+_RELATIONS: Final[dict[str, Literal["new", "repeats", "replaces"]]] = {
+    "new": "new",
+    "repeats": "repeats",
+    "replaces": "replaces",
 }
 _SUBJECT: Final = re.compile(r"(?:(?:the )?(?:caller|customer|client|user)(?:['’]s)?|he|she) +", re.IGNORECASE)
 
@@ -107,7 +116,23 @@ def _fact(entry: Mapping[str, Any]) -> CallerFact | None:
     text, type_ = _sentence(parts["text"]), _type(parts["type"])
     if not 0 < len(text) <= MAX_FACT_CHARACTERS or type_ is None:
         return None
-    return CallerFact(text, type_, _confidence(parts["confidence"]), _turns(parts["turns"]))
+    relation = _RELATIONS.get(str(parts["relation"]), _RELATIONS["new"])
+    known = str(parts["known"] or "").strip() if relation != "new" else ""
+    return CallerFact(text, type_, _confidence(parts["confidence"]), _turns(parts["turns"]), relation, known)
+
+
+def known_facts_text(known: Sequence[str]) -> str:
+    """Facts of earlier calls, numbered, to put before a transcript; empty without any."""
+    lines = [f"{number}. {plain(text)}" for number, text in enumerate(known[:_MOST_READ], 1)]
+    return "\n".join(["KNOWN FACTS OF THE CALLER:", *lines, "", ""]) if lines else ""
+
+
+def with_known(facts: Iterable[CallerFact], known: Sequence[str]) -> tuple[CallerFact, ...]:
+    """The facts with the known ones they name, by number or text, in full; new ones if those do not exist."""
+    texts = {str(number): text for number, text in enumerate(known[:_MOST_READ], 1)}
+    texts |= {text.casefold(): text for text in known}
+    found = ((fact, texts.get(fact.known.casefold().rstrip("."), "")) for fact in facts)
+    return tuple(replace(fact, known=text, relation=fact.relation if text else "new") for fact, text in found)
 
 
 def _sentence(value: Any) -> str:

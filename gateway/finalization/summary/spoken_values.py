@@ -99,7 +99,7 @@ class OutcomeLanguage:
 
     def cleaned(self, sentence: str) -> str:
         """Without fillers, words said twice, and values that were corrected in the same breath."""
-        return " ".join(self._corrected(self.without_fillers(sentence)).split()).strip(" ,")
+        return " ".join(self.corrected(self.without_fillers(sentence)).split()).strip(" ,")
 
     def without_fillers(self, sentence: str) -> str:
         """Without fillers and small words said twice; digits are often said twice."""
@@ -199,7 +199,7 @@ class OutcomeLanguage:
             total += int(value)
         return str(total)
 
-    def _corrected(self, sentence: str) -> str:
+    def corrected(self, sentence: str) -> str:
         """ "On Tuesday, no, Wednesday" is "on Wednesday"."""
         for cue in self._correction.finditer(sentence):
             values = self.values(sentence)
@@ -208,14 +208,14 @@ class OutcomeLanguage:
             if wrong is None or right is None:
                 digits = re.search(r"\b\d+$", sentence[: cue.start()])
                 if digits and re.match(r"\d", sentence[cue.end() :]):
-                    return self._corrected(sentence[: digits.start()] + sentence[cue.end() :])
+                    return self.corrected(sentence[: digits.start()] + sentence[cue.end() :])
                 continue
             if wrong.kind == right.kind or wrong.slot[0] == right.slot[0] == "day":
                 month = self.cue("month_part").search(wrong.text) if wrong.kind == right.kind == "date" else None
                 rest = sentence[right.end :]
                 needs_month = month and not self.cue("month_part").search(right.text)
                 text = f"{right.text} {month[0]}" if month and needs_month else right.text
-                return self._corrected(sentence[: wrong.start] + text + rest)
+                return self.corrected(sentence[: wrong.start] + text + rest)
         return sentence
 
 

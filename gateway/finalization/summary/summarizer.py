@@ -15,7 +15,7 @@ from gateway.errors import LlmError, LlmUnavailable
 from gateway.finalization.summary import extractive, fact_rules, spoken_values
 from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
 from gateway.finalization.summary.call_summary import CallSummary, transcript_of
-from gateway.finalization.summary.facts import keep_facts
+from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
 from gateway.finalization.summary.xai_summaries import XaiSummaries
 from gateway.settings import Secret
@@ -74,29 +74,38 @@ class Summarizer:
             await provider.prepare()
 
     async def write(
-        self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
+        self,
+        lines: Sequence[SpokenLine],
+        *,
+        recited: Sequence[str] = (),
+        topics: Sequence[KnownTopic] = (),
+        facts: Sequence[str] = (),
     ) -> CallSummary:
         """
         A summary in any case, within the deadline: by a model, else by rules.
 
         `recited` is what the prompt contained about the caller; facts that the agent only repeated are not stored
-        again. `topics` are those of earlier calls, so that the model uses their names.
+        again. `topics` are those of earlier calls, so that the model uses their names, and `facts` what is known of
+        the caller, so that it can say what a new fact repeats or replaces.
         """
         try:
-            return await self.ask(lines, recited=recited, topics=topics)
+            return await self.ask(lines, recited=recited, topics=topics, facts=facts)
         except LlmError:
             # Off the event loop: a long call takes a while.
             return await asyncio.to_thread(_by_rules, lines, topics)
 
     async def ask(
-        self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
+        self,
+        lines: Sequence[SpokenLine],
+        *,
+        recited: Sequence[str] = (),
+        topics: Sequence[KnownTopic] = (),
+        facts: Sequence[str] = (),
     ) -> CallSummary:
         """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
-        summary = await self._ask_all(known_topics_text(topics) + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
-        caller_facts = await asyncio.to_thread(keep_facts, summary.caller_facts, lines, recited)
-        running_topics = await asyncio.to_thread(keep_topics, summary.running_topics, lines)
-        summary = await asyncio.to_thread(summary.without_sensitive)
-        return replace(summary, caller_facts=caller_facts, running_topics=running_topics)
+        transcript = transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS)
+        summary = await self._ask_all(known_facts_text(facts) + known_topics_text(topics) + transcript)
+        return await asyncio.to_thread(_checked, summary, lines, recited, topics, facts)
 
     async def close(self) -> None:
         for provider in self._providers:
@@ -136,6 +145,21 @@ class Summarizer:
     async def _attempt(self, provider: SummaryProvider, transcript: str) -> CallSummary:
         async with asyncio.timeout(self._attempt_timeout):
             return await provider.summarise(self._instructions, transcript)
+
+
+def _checked(
+    summary: CallSummary,
+    lines: Sequence[SpokenLine],
+    recited: Sequence[str],
+    topics: Sequence[KnownTopic],
+    facts: Sequence[str],
+) -> CallSummary:
+    """A model's answer without what must not be stored; rules write the notes if it has only facts."""
+    caller_facts = keep_facts(with_known(summary.caller_facts, facts), lines, recited)
+    running_topics = keep_topics(summary.running_topics, lines)
+    if not summary.has_notes:
+        summary = replace(_by_rules(lines, topics), caller_name=summary.caller_name, written_by=summary.written_by)
+    return replace(summary.without_sensitive(), caller_facts=caller_facts, running_topics=running_topics)
 
 
 def _by_rules(lines: Sequence[SpokenLine], topics: Sequence[KnownTopic]) -> CallSummary:

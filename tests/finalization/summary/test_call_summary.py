@@ -92,7 +92,6 @@ def test_markdown_answer_is_read():
         "[1, 2]",
         '{"name": "Ana"}',
         '{"topics": []}',
-        json.dumps({"caller_facts": ANSWER["caller_facts"]}),
         "null",
     ],
 )

@@ -253,3 +253,14 @@ def test_lasting_statement_in_everyday_words_is_learned(said, word):
 )
 def test_passing_remark_is_not_learned(said):
     assert texts(said) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("I live in Leeds, no, sorry, York.", "Lives in York"),
+        ("I'm never in on Tuesdays, no, Wednesdays.", "Is never in on Wednesdays"),
+    ],
+)
+def test_slip_of_the_tongue_is_corrected(said, text):
+    assert [fact.text for fact in extract([SpokenLine("caller", said)])] == [text]

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.facts import FACT_SCHEMA, FACT_TYPES, is_fit, keep_facts, parse_facts
+from gateway.finalization.summary.facts import (
+    FACT_SCHEMA,
+    FACT_TYPES,
+    is_fit,
+    keep_facts,
+    known_facts_text,
+    parse_facts,
+    with_known,
+)
 from gateway.memory.facts import CallerFact
 from gateway.text.plain_text import SpokenLine
 
@@ -252,3 +260,25 @@ def test_surest_five_stay_in_order():
 
 def test_same_text_counts_once():
     assert texts(fact("Prefers mornings"), fact("prefers Mornings")) == ["prefers Mornings"]
+
+
+def test_known_facts_are_numbered():
+    assert known_facts_text(["Lives in Leeds", "Prefers **tea**"]) == (
+        "KNOWN FACTS OF THE CALLER:\n1. Lives in Leeds\n2. Prefers tea\n\n"
+    )
+    assert known_facts_text([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("named", "relation", "known"),
+    [
+        (1, "replaces", "Lives in Leeds"),
+        ("lives in leeds.", "replaces", "Lives in Leeds"),
+        (7, "new", ""),
+        (None, "new", ""),
+    ],
+)
+def test_known_fact_is_found_by_number_or_text(named, relation, known):
+    entry = {"text": "Lives in York", "type": "identity", "turns": [1], "relation": "replaces", "known": named}
+    (fact,) = with_known(parse_facts([entry]), ["Lives in Leeds"])
+    assert (fact.relation, fact.known) == (relation, known)

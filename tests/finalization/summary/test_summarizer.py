@@ -257,3 +257,20 @@ async def test_sensitive_sentences_stand_in_no_section():
     by_rules = await Summarizer([], "").write(lines)
     assert "boiler" in str(by_rules)
     assert "dialysis" not in str(by_rules)
+
+
+async def test_known_facts_are_part_of_the_request():
+    provider = ScriptedProvider("one")
+    await writer_of(provider).write([SpokenLine("caller", "I moved to York.")], facts=["Lives in Leeds"])
+    assert provider.asked[0][1] == "KNOWN FACTS OF THE CALLER:\n1. Lives in Leeds\n\n[0] CALLER: I moved to York."
+
+
+async def test_rules_write_the_notes_where_a_model_has_only_facts():
+    class FactsOnly(ScriptedProvider):
+        async def summarise(self, instructions, transcript):
+            fact = CallerFact("Has an order A12", "identifier", 0.9, (0,))
+            return CallSummary("Ana", (), (), (), (), "", "one", caller_facts=(fact,))
+
+    summary = await writer_of(FactsOnly("one")).write([SpokenLine("caller", "My order A12 arrived broken on Friday.")])
+    assert summary.context == "Caller: My order A12 arrived broken on Friday."
+    assert (summary.caller_name, summary.written_by, len(summary.caller_facts)) == ("Ana", "one", 1)
