@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _FILL_SCORE: Final = 0.001
 _RETRY_SECONDS: Final = 10.0
-_CHECK_SECONDS: Final = 60.0  # how often to look for documents that another node stored without vectors
+_CHECK_SECONDS: Final = 2.0  # how often to look for documents that another process stored without vectors
 _BATCH: Final = 8  # documents; each is searchable about 50 ms after the batch was started
 
 _log = logging.getLogger(__name__)
