@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.finalization.summary.spoken_values import outcome_language
 from gateway.finalization.summary.topics import (
     MAX_OPEN_ITEMS,
     MAX_TEXT_CHARACTERS,
@@ -67,29 +68,38 @@ _ANNOUNCED: Final = re.compile(
     re.IGNORECASE,
 )
 _ACTION: Final = re.compile(
-    rf"\b(?:please|i will|i{_S}ll|we will|we{_S}ll|(?:can|could|would|will) you|(?:need|needs|have|has) to|remind me"
+    rf"\b(?:please|i will|i{_S}ll|we will|we['’]ll|(?:can|could|would|will) you|(?:need|needs|have|has) to|remind me"
     r"|make sure|follow up|get back to|call (?:me|you|us) back|waiting for|wait for)\b",
     re.IGNORECASE,
 )
 _DONE: Final = (
     r"(?:now |all |finally |already |completely |officially )*"
     r"(?:done|sold|finished|completed?|cancell?ed|closed|settled|resolved|sorted(?: out)?|wrapped up|called off|off"
-    r"|over)(?=[.,;!]|$| (?:and|now|since|yesterday|today|last|on|at|by|for|thanks)\b)"
+    r"|over|paid(?: off| for)?|delivered|repaired|fixed|signed|refunded|shipped back)"
+    r"(?=[.,;!]|$| (?:and|now|since|yesterday|today|last|this|on|at|by|for|in|thanks)\b)"
+)
+_CAME: Final = (
+    r"(?:(?:has|have|['’]s)(?: finally| now| already| just)* )?"
+    r"(?:arrived|(?:gone|went|fell|fallen|come|came) through|been delivered)"
+    r"(?=[.,;!]|$| (?:and|now|yesterday|today|last|this|on|at|in|by|safely|fine|thanks)\b)"
 )
 _IS: Final = rf"(?:is|are|was|were|has been|have been|got|{_S}s)"
-_ENDED_AFTER: Final = re.compile(
-    rf"\s*(?:{_IS} {_DONE}|(?:has |have )?(?:gone|went|fell|fallen) through\b)", re.IGNORECASE
-)
+_ENDED_AFTER: Final = re.compile(rf"\s*(?:{_IS} {_DONE}|{_CAME})", re.IGNORECASE)
 _ENDED_AHEAD: Final = re.compile(
     r"\b(?:i|we|they|you)(?:['’]ve| have)?(?: finally| already| just)*"
-    r" (?:closed|finished|completed|cancell?ed|settled|called off|sold|wrapped up) $",
+    r" (?:closed|finished|completed|cancell?ed|settled|called off|sold|wrapped up|paid|received|signed) $",
     re.IGNORECASE,
 )
 _IT_ENDED: Final = re.compile(
-    rf"(?:so |and |now |well,? )*(?:it|that|this|they)(?:{_S}s| is| was| has been| are| were) {_DONE}"
-    r"|(?:so |and )*(?:it|that|they) (?:has |have )?(?:gone|went|fell|fallen) through\b",
+    r"(?:so |and |now |well,? |yes,? |good news,? )*(?:it|that|this|they|everything)"
+    rf"(?:(?:{_S}s| is| was| are| were| has been| have been|{_S}s been) {_DONE}| ?{_CAME})",
     re.IGNORECASE,
 )
+_OTHER_SUBJECT: Final = re.compile(
+    r"\b(?:another (?:thing|question|matter)|something else|one more thing|by the way|besides|i also|also need)\b",
+    re.IGNORECASE,
+)
+_NEWS: Final = {"date", "weekday", "day", "time", "money"}
 _UNSURE: Final = re.compile(
     r"\?\s*$|[\"“”„«»]|n['’]t\b|\b(?:if|when|once|until|unless|not|never|no|will|would|should|could|might|may|almost"
     r"|nearly|hope|hopefully|want|wants|wish|need|needs|about to|going to|think|guess|maybe|perhaps|soon|suppose)\b",
@@ -140,45 +150,68 @@ def extract(lines: Sequence[SpokenLine], known: Sequence[KnownTopic] = ()) -> tu
 
 
 class _Reader:
-    """Reads a call line by line. `_current` is the subject of the caller's last line."""
+    """
+    Reads a call line by line. `_current` is what the call is about, until the caller turns to something else.
+
+    A matter's status is the last news of it, by the caller or the agent; the sentence that names it is none if it only
+    announces or asks.
+    """
 
     def __init__(self, known: Sequence[str]) -> None:
         self.matters: list[_Matter] = []
         self._known = known
+        self._language = outcome_language("en")
         self._current: _Matter | None = None
+        self._just_spoken_of = False
 
     def read_caller(self, text: str, turn: int) -> None:
-        self._current = None
+        self._just_spoken_of = False
+        if _OTHER_SUBJECT.search(text):
+            self._current = None
         for sentence in _SENTENCE_END.split(text):
             named = list(_named(sentence, self._known))
             for name in named:
-                self._current = self._matter(name.title)
+                self._current, self._just_spoken_of = self._matter(name.title), True
                 self._mention(self._current, sentence, turn, ends=_ends(sentence, name))
             if not named and self._current is not None:
-                self._continue(self._current, sentence)
+                self._continue(self._current, "Caller", sentence)
+                self._just_spoken_of = self._just_spoken_of or _is_statement(sentence)
 
     def read_agent(self, text: str) -> None:
-        """A promise of the agent right after the caller mentioned a matter belongs to that matter."""
-        if self._current is not None:
-            promises = [sentence for sentence in _SENTENCE_END.split(text) if _is_action(sentence, by_agent=True)]
-            self._current.items += [_quoted("Agent", sentence) for sentence in promises]
-        self._current = None
+        """A promise of the agent right after the caller spoke of a matter belongs to it, as does later news."""
+        if self._current is None:
+            return
+        for sentence in _SENTENCE_END.split(text):
+            if self._just_spoken_of or not _is_action(sentence):
+                self._continue(self._current, "Agent", sentence)
 
     def _mention(self, matter: _Matter, sentence: str, turn: int, *, ends: bool) -> None:
         matter.turns.add(turn)
         matter.is_closed = ends or matter.is_closed
-        if not sentence.endswith("?") and not (matter.status and _ANNOUNCED.search(sentence)):
+        is_news = ends or not (_ANNOUNCED.search(sentence) or _is_action(sentence))
+        if not sentence.endswith("?") and (is_news or not matter.status):
             matter.status = _quoted("Caller", sentence)
         if _is_action(sentence):
             matter.items.append(_quoted("Caller", sentence))
 
-    def _continue(self, matter: _Matter, sentence: str) -> None:
+    def _continue(self, matter: _Matter, speaker: str, sentence: str) -> None:
+        is_caller = speaker == "Caller"
         if _IT_ENDED.match(sentence) and not _UNSURE.search(sentence):
-            matter.is_closed, matter.status = True, _quoted("Caller", sentence)
-        elif _is_action(sentence):
-            matter.items.append(_quoted("Caller", sentence))
-        elif _ANNOUNCED.search(matter.status) and _is_statement(sentence):
-            matter.status = _quoted("Caller", sentence)
+            matter.is_closed, matter.status = True, _quoted(speaker, sentence)
+        elif _is_action(sentence, by_agent=not is_caller):
+            matter.items.append(_quoted(speaker, sentence))
+        elif _is_statement(sentence) and (
+            self._is_news(sentence) or is_caller and self._just_spoken_of and _ANNOUNCED.search(matter.status)
+        ):
+            matter.status = _quoted(speaker, sentence)
+
+    def _is_news(self, sentence: str) -> bool:
+        """Whether a sentence says what has happened, or a time or an amount."""
+        cue = self._language.cue
+        if cue("courtesy").search(sentence):
+            return False
+        kinds = {value.kind for value in self._language.values(sentence)}
+        return bool(kinds & _NEWS or cue("completion").search(sentence))
 
     def _matter(self, title: str) -> _Matter:
         """The matter of this name, or of one with the same words plus or minus some."""

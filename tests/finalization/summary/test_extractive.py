@@ -43,7 +43,16 @@ def test_call_is_sorted_into_sections():
         written_by="extractive",
         caller_facts=(CallerFact("Is called Ana Diaz", "identity", 0.95, (1,)),),
         running_topics=(
-            TopicNote("Order A12", status="Caller: I'm calling about my order A12 that arrived broken.", turns=(1,)),
+            TopicNote(
+                "Order A12",
+                status="Agent: Agreed, new glasses on Friday morning.",
+                open_items=(
+                    "Agent: I will send you the label by email.",
+                    "Caller: Please call me back if it gets late.",
+                ),
+                state="open",
+                turns=(1,),
+            ),
         ),
     )
 

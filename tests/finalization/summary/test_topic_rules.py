@@ -130,3 +130,49 @@ def test_one_matter_is_noted_once():
         "Orlando house sale",
         "Boston trip",
     ]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("The March invoice was paid yesterday.",),
+        ("Our kitchen renovation is finished.",),
+        ("My order 47110 has arrived, thanks.",),
+        ("The order 4711 arrived this morning.",),
+        ("I'm calling about my order 47110.", "A: One moment.", "Oh wait, sorry. It has arrived."),
+        ("Any news on the insurance claim?", "A: Yes. It has been settled."),
+        ("We've paid the March invoice.",),
+    ],
+)
+def test_paid_finished_and_arrived_matters_are_closed(texts):
+    assert state(*texts) == "closed"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [("My order 47110 arrived broken.",), ("The March invoice was paid twice, I want money back.",)],
+)
+def test_broken_arrival_closes_nothing(texts):
+    assert state(*texts) == ""
+
+
+@pytest.mark.parametrize(
+    ("texts", "status"),
+    [
+        (
+            ("I'm calling about the Orlando sale.", "A: The buyer has signed, we meet on Friday.", "Great."),
+            "Agent: The buyer has signed, we meet on Friday.",
+        ),
+        (
+            ("Please check my order 47110.", "A: Let me see.", "It was due on Monday."),
+            "Caller: It was due on Monday.",
+        ),
+        (
+            ("The Boston trip is on May 3rd.", "A: Noted.", "By the way, my car was sold on Monday."),
+            "Caller: The Boston trip is on May 3rd.",
+        ),
+    ],
+)
+def test_status_is_the_news(texts, status):
+    (note,) = extract(said(*texts))
+    assert note.status == status
