@@ -140,7 +140,9 @@ def _caller_name(lines: Sequence[SpokenLine], language: OutcomeLanguage) -> str:
             # "Hi. James Johnson. I would like to …", "Hello, I am Ben."
             leads = language.cue("name_lead").finditer(text) if place < _FIRST_LINES else ()
             led = [text[match.end() :] for match in leads]
-            alone = [one for one in sentences(text) if one.istitle() and len(one.split()) > 1]
+            alone = [
+                one for one in sentences(text) if one.istitle() and re.fullmatch(r"[^\W\d_]+( [^\W\d_]+)+\.?", one)
+            ]
             name = next(filter(None, map(answered_name, (_CLAUSE_END.split(one)[0] for one in (*led, *alone)))), None)
         found, question = name.text if name else found, ""
         spelled = spelled_name(text)

@@ -141,7 +141,7 @@ class _Reader:
         elif cue("completion").search(text) and not asks:
             act = "done"
             self._is_done = True
-        elif cue("offer").search(spoken):
+        elif cue("offer").search(spoken) and not (asks and cue("wh_question").match(spoken)):
             act = "offer"
         elif asks:
             act = "proposal" if values and cue("question_lead").match(body) else "question"
@@ -237,7 +237,11 @@ def _current_values(statements: Sequence[Statement]) -> tuple[_Current, list[tup
         known = current[statement.matter]
         restates = statement.act in _RESTATING or statement.is_request or statement.is_change
         for value in statement.values if statement.is_live else ():
-            if value in statement.refused or not restates and any(old.equals(value) for old in replaced):
+            if value in statement.refused:
+                replaced += [old for old in known if old.equals(value)]
+                known[:] = [old for old in known if not old.equals(value)]
+                continue
+            if not restates and any(old.equals(value) for old in replaced):
                 continue
             if statement.is_change:
                 changes.append((statement.turn, value))
