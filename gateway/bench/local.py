@@ -21,7 +21,7 @@ from gateway.bench.processes import ADMIN_TOKEN, GatewayProcess, Variant, runnin
 from gateway.settings import Secret
 from gateway.simulate.softphone import phone_line
 from gateway.simulate.synthetic_caller import ScriptedCaller, line_noise, pico
-from gateway.simulate.word_error import WordError, total, word_error
+from gateway.simulate.word_error import WordError, word_error
 from gateway.speech.models import Models, VoiceActivityDetector
 from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
 
@@ -78,7 +78,7 @@ def measure(calls: int, *, progress: Progress) -> LocalMeasurement:
     progress(f"{len(sentences)} sentences in two voices")
     models = Models.load()
     errors = {
-        name: total(word_error(sentence, _transcribed(speak(sentence), models)) for sentence in sentences)
+        name: sum((word_error(one, _transcribed(speak(one), models)) for one in sentences), WordError(0, 0))
         for name, speak in {"hibari": models.voice.synthesize, "pico": pico}.items()
     }
     alone, together = asyncio.run(_phone(sentences, calls, progress))

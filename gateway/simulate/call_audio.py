@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-import queue
 import wave
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -68,24 +68,19 @@ class AudioDevice:
     """Microphone in, loudspeaker out. PortAudio calls `exchange` on its own thread."""
 
     def __init__(self) -> None:
-        self._spoken: queue.Queue[bytes] = queue.Queue(_MAX_FRAMES)
-        self._heard: queue.Queue[bytes] = queue.Queue(_MAX_FRAMES)
+        self._spoken: deque[bytes] = deque(maxlen=_MAX_FRAMES)
+        self._heard: deque[bytes] = deque(maxlen=_MAX_FRAMES)
 
     def speak(self) -> bytes:
-        with contextlib.suppress(queue.Empty):
-            return self._spoken.get_nowait()
-        return SILENCE_FRAME
+        return self._spoken.popleft() if self._spoken else SILENCE_FRAME
 
     def listen(self, frame: bytes) -> None:
-        _put(self._heard, frame)
+        self._heard.append(frame)
 
     def exchange(self, recorded: Any, played: Any, frames: int, time: Any, status: Any) -> None:
         """PortAudio's callback: one recorded block in, one block to fill."""
-        _put(self._spoken, encode(recorded[:, 0]))
-        try:
-            played[:, 0] = decode(self._heard.get_nowait())
-        except queue.Empty:
-            played[:] = np.float32(0)
+        self._spoken.append(encode(recorded[:, 0]))
+        played[:, 0] = decode(self._heard.popleft()) if self._heard else np.float32(0)
 
 
 @contextlib.contextmanager
@@ -105,11 +100,3 @@ def open_audio_device() -> Iterator[AudioDevice]:
             yield device
     except sounddevice.PortAudioError as error:
         raise SettingsError(_NO_DEVICE.format(str(error).splitlines()[0])) from None
-
-
-def _put(frames: "queue.Queue[bytes]", frame: bytes) -> None:
-    with contextlib.suppress(queue.Empty):
-        if frames.full():
-            frames.get_nowait()
-    with contextlib.suppress(queue.Full):
-        frames.put_nowait(frame)

@@ -1,7 +1,7 @@
 """Word error rate: the share of spoken words that were recognized wrongly, missed or added."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.text.redaction import spoken_numbers
@@ -29,10 +29,6 @@ def word_error(said: str, heard: str) -> WordError:
     """Ignores case, punctuation, and whether numbers are written as digits."""
     reference = normalised(said)
     return WordError(_distance(reference, normalised(heard)), len(reference))
-
-
-def total(errors: Iterable[WordError]) -> WordError:
-    return sum(errors, WordError(0, 0))
 
 
 def normalised(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.simulate.word_error import WordError, total, word_error
+from gateway.simulate.word_error import WordError, word_error
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_words_are_compared_not_letters(said, heard, errors):
 
 
 def test_errors_add_up():
-    both = total([word_error("one two", "one"), word_error("hello there", "hello there")])
+    both = word_error("one two", "one") + word_error("hello there", "hello there")
     assert both == WordError(1, 4)
     assert str(both) == "25.0% (1 of 4 words)"
     assert WordError(0, 0).share == 0.0
