@@ -40,14 +40,28 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["SSL_CERT_FILE"] = str(bundle)
 
 
+SEVERAL_PROCESSES = ("test_cluster.py", "test_workers.py")
+"""Tests that start several gateways each."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     Distribute tests one by one (`--dist loadgroup`), but keep those that share a fixture on one worker.
 
     Session fixtures are shared too: a server or a model that only a few tests need is started on one worker. PostgreSQL
     is the exception: it has so many tests that each worker runs its own server.
+
+    Tests that start several processes are spread among the others: side by side they would wait for each other, and
+    at the end most workers would have nothing left to do.
     """
+    if hasattr(config, "workerinput"):
+        heavy = [item for item in items if item.path.name in SEVERAL_PROCESSES]
+        others = [item for item in items if item.path.name not in SEVERAL_PROCESSES]
+        distance = len(others) * 2 // 3 // max(len(heavy), 1)
+        for number, item in enumerate(heavy):
+            others.insert(number * (distance + 1), item)
+        items[:] = others
     for item in items:
         if group := _fixture_group(item):
             item.add_marker(pytest.mark.xdist_group(group))
