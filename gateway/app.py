@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -23,7 +23,7 @@ from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, MemoryServices, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts
 from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
-from gateway.calls.manager import CallManager
+from gateway.calls.manager import Admission, CallManager
 from gateway.calls.monitoring import LevelMeters
 from gateway.calls.outbound import OutboundCallStore
 from gateway.calls.recorder import RecordingDirectory
@@ -65,8 +65,8 @@ from gateway.memory.stores.ranking import RankingOptions
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
 from gateway.settings import Secret, Settings, admin_token
-from gateway.telephony.phone_numbers import AllowList
-from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
+from gateway.telephony.phone_numbers import AllowList, DialingRules
+from gateway.telephony.rest import CallControl, DialLimits, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.twilio import SoftphoneCodec
 from gateway.tools import builtin
@@ -168,7 +168,8 @@ class Config:
     timeouts: Timeouts
     agents: AgentDirectory
     retention: Retention
-    allowed: AllowList
+    admission: Admission
+    dial_limits: DialLimits
     verifier: TelnyxVerifier | None
     engine: VoiceEngine
     writer: Summarizer
@@ -192,6 +193,10 @@ class Config:
         agents = AgentDirectory(settings.agents, settings.folder)
         own_retention = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
         engine = make_engine(settings, connect, engines)
+        if settings.max_call_seconds:
+            live_calls = replace(timeouts.live_calls, longest_call=settings.max_call_seconds)
+            timeouts = replace(timeouts, live_calls=live_calls)
+        targets = [target for agent in agents for target in agent.transfer_to.values()]
         account_names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
         accounts = LlmAccounts(**{name: getattr(settings, name) for name in account_names}, keys=settings.agent_keys)
         return cls(
@@ -199,7 +204,8 @@ class Config:
             timeouts=timeouts,
             agents=agents,
             retention=Retention(settings.memory_retention_days, own_retention, settings.voice_session_archive_days),
-            allowed=AllowList(settings.allowed_callers),
+            admission=Admission(AllowList(settings.allowed_callers), settings.max_calls, settings.calls_per_caller),
+            dial_limits=DialLimits(DialingRules(settings.outbound_allowed, targets), settings.max_call_seconds),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engine=engine,
             writer=make_summarizer(settings),
@@ -346,8 +352,8 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     stack.push_async_callback(finalizer.close, seconds=timeouts.finalization_close)
     calls = await _call_factory(config, resources, eraser, stack)
     await stack.enter_async_context(running(config.engine.run()))
-    controls = _call_controls(settings, resources.http)
-    manager = CallManager(config.agents, config.allowed, controls, calls, finalizer, sharing.cluster, timeouts.calls)
+    controls = _call_controls(settings, resources.http, config.dial_limits)
+    manager = CallManager(config.agents, config.admission, controls, calls, finalizer, sharing.cluster, timeouts.calls)
     services = Services(manager, finalizer, eraser, calls.agent_llms, controls, config.engine)
     await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
@@ -442,16 +448,19 @@ async def _tool_loader(
     )
 
 
-def _call_controls(settings: Settings, http: httpx.AsyncClient) -> dict[str, CallControl]:
+def _call_controls(settings: Settings, http: httpx.AsyncClient, limits: DialLimits) -> dict[str, CallControl]:
     controls: dict[str, CallControl] = {SoftphoneCodec.name: SoftphoneControl()}
     if settings.telnyx_api_key is not None:
-        controls["telnyx"] = TelnyxControl(http, api_url=settings.telnyx_api_url, api_key=settings.telnyx_api_key)
+        controls["telnyx"] = TelnyxControl(
+            http, api_url=settings.telnyx_api_url, api_key=settings.telnyx_api_key, limits=limits
+        )
     if settings.twilio_auth_token is not None:
         controls["twilio"] = TwilioControl(
             http,
             api_url=settings.twilio_api_url,
             account_sid=settings.twilio_account_sid,
             auth_token=settings.twilio_auth_token,
+            limits=limits,
         )
     return controls
 
@@ -488,7 +497,10 @@ async def routes(
     """Every route of the gateway."""
     settings, token, manager = config.settings, config.admin_token, services.manager
     public = PublicUrl(settings.public_url)
-    outbound_calls = OutboundCallStore(resources.sharing.store, token)
+    outbound_calls = OutboundCallStore(resources.sharing.store, token, per_hour=settings.outbound_per_hour)
+    outbound = OutboundEndpoint(
+        manager, public, token, outbound_calls, config.agents, services.controls, config.dial_limits
+    )
     control = services.controls.get("telnyx")
     telnyx_control = control if isinstance(control, TelnyxControl) else None
     telnyx = TelnyxEndpoint(manager, public, config.verifier, telnyx_control, outbound_calls)
@@ -511,7 +523,7 @@ async def routes(
     return [
         *TwilioEndpoint(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
         *telnyx.routes(),
-        *OutboundEndpoint(manager, public, token, outbound_calls, config.agents, services.controls).routes(),
+        *outbound.routes(),
         *softphone.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens),
         *documents.routes(visible, EntityReader(resources.store, visible), (token, *own_store_key)),

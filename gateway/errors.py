@@ -7,8 +7,9 @@ GatewayError
 │   ├── RemoteProtocolError      the peer broke its protocol
 │   ├── LocalProtocolError       we misused it: a bug
 │   ├── SignatureRejected        a webhook without a valid signature
-│   └── CarrierRefused           the carrier's REST API refused a command
-│       └── StreamInUse          the call already has a media stream
+│   ├── CarrierRefused           the carrier's REST API refused a command
+│   │   └── StreamInUse          the call already has a media stream
+│   └── NumberNotAllowed         OUTBOUND_ALLOWED does not cover a number
 ├── EngineError
 │   ├── EngineUnavailable        can't be reached, or was lost; worth trying again
 │   └── EngineRefused            a permanent refusal: wrong key, wrong settings
@@ -71,6 +72,10 @@ class CarrierRefused(CarrierError):
 
 class StreamInUse(CarrierRefused):
     """The call already has a media stream; a carrier allows one at a time."""
+
+
+class NumberNotAllowed(CarrierError):
+    """A number that the gateway may not dial. The text says which setting allows it."""
 
 
 class EngineError(GatewayError):

@@ -32,6 +32,7 @@ class EndReason(enum.StrEnum):
     GATEWAY_DIED = "gateway died"
     TRANSFERRED = "transferred"
     OPERATOR_HUNG_UP = "operator hung up"
+    TIME_LIMIT = "longest call reached"
     FAILED = "internal error"
 
 

@@ -109,6 +109,13 @@ class Settings(BaseModel):
     public_url: HttpUrl = Field("", description="the https address carriers reach; empty: the request's forwarded host")
     data_dir: Folder = Field(Path("data"), description="journal, embedded store and admin token; mode 0700")
     allowed_callers: Names = Field(frozenset(), description="E.164 numbers, comma separated; * for anyone")
+    max_calls: WholeNumber = Field(0, description="calls at once, on all nodes; 0: no limit")
+    max_call_seconds: WholeNumber = Field(3600, description="longest call; 0: no limit")
+    calls_per_caller: WholeNumber = Field(3, description="calls at once of one number; 0: no limit")
+    outbound_allowed: Names = Field(
+        frozenset(), description="prefixes that may be dialled; * for all; empty: the country of the agent's own number"
+    )
+    outbound_per_hour: WholeNumber = Field(60, description="calls that may be placed in an hour; 0: no limit")
 
     twilio_account_sid: str = Field("", description="unset: Twilio paths answer 503")
     twilio_auth_token: Key = Field(None, description="checks webhooks, and hangs up calls")

@@ -8,6 +8,7 @@ takes time (connecting, loading memory, running tools) is a task of the call's g
 import asyncio
 import functools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,6 +74,8 @@ class LiveCallTimeouts:
     """After the end: the same, if the engine has reported speech and no text yet."""
     memory_command: float = 8.0
     """How long a caller waits for a memory command."""
+    longest_call: float = math.inf
+    """Then the agent says so, and hangs up."""
     speech: SpeechTimeouts = SpeechTimeouts()
 
 
@@ -146,6 +149,8 @@ class Call:
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._media_at = self._loop.time()
+        elapsed = (datetime.now(UTC) - session.started_at).total_seconds()  # with an earlier stream, or at another node
+        self._time_is_up_at = self._media_at + timeouts.longest_call - elapsed
 
     # From the call manager
 
@@ -197,6 +202,9 @@ class Call:
             if failure is not None:
                 WATCHDOG.labels(failure).inc()
                 self.end(failure)
+            elif now >= self._time_is_up_at:
+                self._time_is_up_at = math.inf
+                self._end.time_is_up()
         self._speech.tick(now)
         self._engine.tick(now)
 

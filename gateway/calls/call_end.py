@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gateway.calls.speech_output import Say, SpeechOutput
-from gateway.errors import CarrierRefused
+from gateway.errors import CarrierRefused, NumberNotAllowed
 from gateway.history.live_events import CallEvents
 from gateway.session import EndReason
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
+TIME_IS_UP: Final = "I'm sorry, this call has reached its longest time, so I have to hang up now. Goodbye."
 
 MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the media stream has ended: the caller may still be there, or come back from a failed transfer."""
@@ -39,6 +40,7 @@ class CallLeg:
         Connect the caller to a number or SIP address; the media stream ends.
 
         From the number that was dialled: a carrier takes no other of ours, and the caller's is not ours to show.
+        Raises NumberNotAllowed, too.
         """
         caller_id = e164(self.called) or ""
         await self.control.transfer(self.call_id, target, caller_id=caller_id, media_url=self.media_url)
@@ -124,6 +126,13 @@ class CallEnd:
         else:
             self._tasks.create_task(self._transfer(target), name="transfer")
 
+    def time_is_up(self) -> None:
+        """Say that the longest call is reached, and hang up. The caller can't cancel it."""
+        self.cancel_goodbye()
+        self._requests = 1
+        self._after_goodbye("", lambda: self.end(EndReason.TIME_LIMIT))
+        self._say(TIME_IS_UP, interrupt=True)
+
     def withdraw(self, requests: Collection[str]) -> None:
         if self._request in requests:
             self.cancel_goodbye()
@@ -165,7 +174,7 @@ class CallEnd:
         self._transferring = True  # the stream may end before the carrier has answered
         try:
             await self._leg.transfer(target)
-        except CarrierRefused as error:
+        except (CarrierRefused, NumberNotAllowed) as error:
             self._transferring = False
             self._log.error("call could not be transferred", extra={"reason": str(error)})
             self._events.publish("error", what="call could not be transferred", reason=str(error))

@@ -14,7 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from gateway.calls.operator import OperatorControl
 from gateway.calls.outbound import OutboundCall, speaker
 from gateway.calls.state import CallState
 from gateway.calls.stream_recovery import RecoveryStep, StreamRecovery
-from gateway.cluster.directory import CallRecord, NodeCommandKind
+from gateway.cluster.directory import ALL_CALLS, CallRecord, NodeCommandKind
 from gateway.cluster.node import Cluster, Reclaim
 from gateway.engines.interface import SET_UP_ENGINE
 from gateway.errors import CarrierRefused, SharedStoreUnavailable
@@ -63,6 +63,22 @@ class Refusal(enum.StrEnum):
     NO_ENGINE = f"no voice engine; {SET_UP_ENGINE}"
     CLOSING = "gateway is shutting down"
     OVER = "call is already over"
+    FULL = "MAX_CALLS is reached"
+    CALLER_BUSY = "CALLS_PER_CALLER is reached"
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether the same call may be admitted later."""
+        return self in (Refusal.FULL, Refusal.CALLER_BUSY)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Who may call, and how many calls are admitted at once: in all, and of one number. 0: any number."""
+
+    allowed: AllowList
+    max_calls: int = 0
+    calls_per_caller: int = 0
 
 
 class CallManager:
@@ -71,7 +87,7 @@ class CallManager:
     def __init__(
         self,
         agents: AgentDirectory,
-        allowed: AllowList,
+        admission: Admission,
         controls: Mapping[str, CallControl],
         calls: CallFactory,
         finalizer: FinalizationWorker,
@@ -79,7 +95,8 @@ class CallManager:
         timeouts: CallTimeouts,
     ) -> None:
         self._agents = agents
-        self._allowed = allowed
+        self._admission = admission
+        self._allowed = admission.allowed
         self._controls = controls
         self._calls = calls
         self._finalizer = finalizer
@@ -238,7 +255,7 @@ class CallManager:
         if call := self._table.get(key):
             return Refusal.OVER if call.awaits_stream else call
         number = caller_id(caller)
-        refusal = self._refusal(key, number, vouched=vouched)
+        refusal = self._refusal(key, number, vouched=vouched) or await self._claim(key, number, limited=order is None)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.labels(key[0], refusal.name.lower().replace("_", " ")).inc()
@@ -289,6 +306,22 @@ class CallManager:
         if not vouched and not self._allowed.admits(caller):
             return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
         return None if self._calls.has_engine else Refusal.NO_ENGINE
+
+    async def _claim(self, key: CallKey, number: str, *, limited: bool) -> Refusal | None:
+        """Count one more call, over all nodes. Returns the limit that it would exceed; a withheld number has none."""
+        if limited and (refusal := self._limit_reached(number)) is not None:
+            return refusal
+        groups = {ALL_CALLS: self._admission.max_calls, number: self._admission.calls_per_caller}
+        full = await self._cluster.claim(key, {name: limit * limited for name, limit in groups.items() if name})
+        return None if full is None else Refusal.FULL if full == ALL_CALLS else Refusal.CALLER_BUSY
+
+    def _limit_reached(self, number: str, *, elsewhere: int = 0) -> Refusal | None:
+        numbers = [call.number for call in self._table]
+        if 0 < self._admission.max_calls <= len(numbers) + elsewhere:
+            return Refusal.FULL
+        if number and 0 < self._admission.calls_per_caller <= numbers.count(number):
+            return Refusal.CALLER_BUSY
+        return None
 
     async def resume(self, key: CallKey) -> ManagedCall | None:
         """
@@ -361,6 +394,15 @@ class CallManager:
         if self._draining:
             return Refusal.CLOSING
         return None if self._calls.has_engine else Refusal.NO_ENGINE
+
+    def full(self, number: str) -> Refusal | None:
+        """
+        The limit that one more outbound call would exceed, as far as the nodes' last heartbeats show.
+
+        Checked before it is dialled: once the called party has answered, the call is not refused.
+        """
+        others = [node for node in self._cluster.nodes if node["node"] != self._cluster.node]
+        return self._limit_reached(number, elsewhere=sum(node.get("calls", 0) for node in others))
 
     def dials(self, carrier: str, order: OutboundCall) -> None:
         """The carrier has accepted an outbound call."""

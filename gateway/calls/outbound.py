@@ -16,6 +16,7 @@ from gateway.sealing import Sealer
 from gateway.session import new_session_id
 from gateway.settings import Secret
 
+HOUR: Final = 3600.0
 ORDER_SECONDS: Final = 15 * 60.0
 """Carriers queue a call, and let it ring, for less than this."""
 
@@ -54,11 +55,20 @@ def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> 
 
 
 class OutboundCallStore:
-    """Requests whose calls were not answered yet. Every method raises SharedStoreUnavailable."""
+    """
+    Requests whose calls were not answered yet. Every method raises SharedStoreUnavailable.
 
-    def __init__(self, store: ExpiringStore, token: Secret) -> None:
+    `per_hour`: as many calls may be placed in the hour after the first one, on all nodes; 0: any number.
+    """
+
+    def __init__(self, store: ExpiringStore, token: Secret, *, per_hour: int = 0) -> None:
         self._store = store
         self._sealer = Sealer(token, "orders")
+        self._per_hour = per_hour
+
+    async def may_place_one_more(self) -> bool:
+        """Counts this call."""
+        return not self._per_hour or await self._store.count("outbound", HOUR) <= self._per_hour
 
     async def keep(self, order: OutboundCall) -> None:
         sealed = self._sealer.seal_json(order.as_json(), order.id)

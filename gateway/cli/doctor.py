@@ -35,7 +35,7 @@ from gateway.history.stores import store_path
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech.config import SpeechConfig
 from gateway.telephony.number_setup import webhook_urls
-from gateway.telephony.phone_numbers import AllowList
+from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.websocket import picows
 
@@ -123,6 +123,7 @@ def _settings(settings: Settings) -> Iterator[CheckResult]:
     checks: tuple[Callable[[], object], ...] = (
         lambda: f"agents: {', '.join(agent.name for agent in AgentDirectory(settings.agents, settings.folder))}",
         lambda: AllowList(settings.allowed_callers),
+        lambda: DialingRules(settings.outbound_allowed),
         lambda: settings.telnyx_public_key and TelnyxVerifier(settings.telnyx_public_key),
         lambda: check_redis_url(settings),
         lambda: traces.check(settings),
@@ -140,6 +141,21 @@ def _settings(settings: Settings) -> Iterator[CheckResult]:
     else:
         rejects = _wrong if _has_carrier(settings) else _warning
         yield rejects("callers", "all callers are rejected", "set ALLOWED_CALLERS to your number, or to * for anyone")
+    yield _limits(settings)
+
+
+def _limits(settings: Settings) -> CheckResult:
+    """The limits against fraud and cost. MAX_CALLS is off by default: how much is too much differs."""
+    limits = ("max_calls", "max_call_seconds", "calls_per_caller", "outbound_per_hour")
+    off = [name.upper() for name in limits if not getattr(settings, name)]
+    if "*" in settings.outbound_allowed:
+        off.append("OUTBOUND_ALLOWED")
+    if not off:
+        return _ok("limits", "all set")
+    found = f"off: {', '.join(off)}"
+    if off == ["MAX_CALLS"]:
+        return _ok("limits", found)
+    return _warning("limits", found, "set them, or calls may cost more than you expect")
 
 
 def _has_carrier(settings: Settings) -> bool:

@@ -27,6 +27,8 @@ from gateway.session import CallKey
 
 MAX_QUEUED: Final = 100_000
 MAX_RELEASED: Final = 1000
+ALL_CALLS: Final = "all"
+"""The group of calls that MAX_CALLS limits."""
 
 _log = logging.getLogger(__name__)
 
@@ -164,6 +166,32 @@ class CallDirectory:
                 return record
             if there := await self.find(record.key):
                 return there
+
+    async def claim(self, key: CallKey, groups: Mapping[str, int]) -> str | None:
+        """
+        Count a call among those of each group, on all nodes: all calls, or those of a number. 0: without a limit.
+
+        Returns the group that has reached its limit, if one has: then the call is counted in none.
+        """
+        for group, limit in groups.items():
+            name, member, seconds = f"claims:{group}", _name(key), self._timeouts.keep_call
+            joined = await self._store.join_limited(name, member, limit, seconds)
+            if not joined and await self.is_new_event(f"look {name}", self._timeouts.takeover_check):
+                for other in await self._store.members(name):  # a dead node may have left ended calls behind
+                    record = await self.find(_key(other))
+                    if record is None and await self.is_new_event(f"look {name} {other}", self._timeouts.keep_ended):
+                        continue  # perhaps it is about to be announced; the next look decides
+                    if record is None or record.state is CallState.ENDED:
+                        await self._store.leave(name, other)
+                joined = await self._store.join_limited(name, member, limit, seconds)
+            if not joined:
+                await self._release_claims(key, groups)
+                return group
+        return None
+
+    async def _release_claims(self, key: CallKey, groups: Iterable[str]) -> None:
+        for group in groups:
+            await self._store.leave(f"claims:{group}", _name(key))
 
     async def find(self, key: CallKey) -> CallRecord | None:
         stored = await self._store.get(_call(key))
@@ -318,6 +346,7 @@ class CallDirectory:
         async def write() -> None:
             if record := self._mine.get(key):
                 await self._change(replace(record, state=CallState.ENDED, token=""))
+                await self._release_claims(key, (ALL_CALLS, record.number))
 
         self.post(write)
 

@@ -90,6 +90,10 @@ class Cluster:
 
     # A call of this node
 
+    async def claim(self, key: CallKey, groups: Mapping[str, int]) -> str | None:
+        """Count a call in groups of calls, over all nodes. Returns a group whose limit does not admit it, or None."""
+        return None
+
     async def announce(self, record: CallRecord) -> CallRecord | None:
         """Publish a ringing call. Returns the record in force, which may be another's; None if none can be shared."""
         return None
@@ -212,6 +216,10 @@ class ClusterNode(Cluster):
             _log.warning("other nodes could not be informed that this one stops")
 
     # A call of this node
+
+    async def claim(self, key: CallKey, groups: Mapping[str, int]) -> str | None:
+        # Without the store, each node has its own limit.
+        return await self._within(self._timeouts.request / 4, self.directory.claim(key, groups), otherwise=None)
 
     async def announce(self, record: CallRecord) -> CallRecord | None:
         return await self._within(self._timeouts.request, self.directory.open(record), otherwise=None)

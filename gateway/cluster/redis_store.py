@@ -24,6 +24,16 @@ redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1
 """
 
+_JOIN_LIMITED: Final = """
+local limit = tonumber(ARGV[2])
+if limit > 0 and redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 0 and redis.call('SCARD', KEYS[1]) >= limit then
+    return 0
+end
+redis.call('SADD', KEYS[1], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -91,6 +101,7 @@ class RedisStore:
     def __init__(self, client: Redis) -> None:
         self._client: Any = client  # its types do not distinguish bytes from text
         self._swap = client.register_script(_SWAP)
+        self._join_limited = client.register_script(_JOIN_LIMITED)
 
     @foreign_errors
     async def get(self, name: str) -> bytes | None:
@@ -114,8 +125,19 @@ class RedisStore:
         return bool(await self._client.delete(PREFIX + name))
 
     @foreign_errors
+    async def count(self, name: str, seconds: float) -> int:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.set(PREFIX + name, 0, px=_milliseconds(seconds), nx=True)
+            pipeline.incr(PREFIX + name)
+            return int((await pipeline.execute())[1])
+
+    @foreign_errors
     async def join(self, name: str, member: str) -> bool:
         return bool(await self._client.sadd(PREFIX + name, member))
+
+    @foreign_errors
+    async def join_limited(self, name: str, member: str, limit: int, seconds: float) -> bool:
+        return bool(await self._join_limited(keys=[PREFIX + name], args=[member, limit, _milliseconds(seconds)]))
 
     @foreign_errors
     async def leave(self, name: str, member: str) -> None:

@@ -33,6 +33,9 @@ class ExpiringStore(Protocol):
     async def delete(self, name: str) -> bool:
         """Whether there was something to delete. Of several callers at once, one gets true."""
 
+    async def count(self, name: str, seconds: float) -> int:
+        """Add one to a counter and return it. It starts again `seconds` after its first one."""
+
     async def close(self) -> None: ...
 
 
@@ -44,6 +47,9 @@ class SharedStore(ExpiringStore, Protocol):
 
     async def join(self, name: str, member: str) -> bool:
         """Whether it was not a member before."""
+
+    async def join_limited(self, name: str, member: str, limit: int, seconds: float) -> bool:
+        """Join unless there are `limit` members; 0: no limit. Whether it is a member. The set expires when unused."""
 
     async def leave(self, name: str, member: str) -> None: ...
     async def members(self, name: str) -> set[str]: ...
@@ -72,6 +78,9 @@ class NoSharedStore:
 
     async def delete(self, name: str) -> bool:
         return False
+
+    async def count(self, name: str, seconds: float) -> int:
+        return 1
 
     async def close(self) -> None: ...
 
@@ -113,6 +122,12 @@ class LocalStore:
     async def delete(self, name: str) -> bool:
         delete = "DELETE FROM expiring_values WHERE name = ?"
         return await self._run(lambda c: c.execute(delete, (name,)).rowcount > 0)
+
+    async def count(self, name: str, seconds: float) -> int:
+        upsert = (
+            "INSERT INTO expiring_values VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET value = value + 1 RETURNING value"
+        )
+        return await self._run(lambda c: int(c.execute(upsert, (name, time.time() + seconds)).fetchone()[0]))
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def transact() -> T:

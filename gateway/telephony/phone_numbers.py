@@ -1,12 +1,13 @@
-"""Phone numbers: caller ids and how far carriers vouch for them, transfer targets, and ALLOWED_CALLERS."""
+"""Phone numbers: caller ids and how far carriers vouch for them, who may call, and what may be dialled."""
 
 import enum
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import phonenumbers
 
-from gateway.errors import SettingsError
+from gateway.errors import NumberNotAllowed, SettingsError
 
 ANONYMOUS: Final = ""
 """A withheld, unknown or incomplete number. Nothing is remembered about such callers."""
@@ -20,6 +21,18 @@ _WRITTEN: Final = re.compile(r"\+[\d\s().-]+")
 
 # No character that could end an XML attribute or element: the address goes into TwiML.
 _SIP_ADDRESS: Final = re.compile(r"sips?:[\w.!~*+$%=-]+@[\w.-]+(:\d{1,5})?(;[\w.=-]+)*", re.ASCII)
+
+_COSTLY_TYPES: Final = frozenset(
+    {
+        phonenumbers.PhoneNumberType.PREMIUM_RATE,
+        phonenumbers.PhoneNumberType.SHARED_COST,
+        phonenumbers.PhoneNumberType.PERSONAL_NUMBER,  # forwards anywhere, at the price of a premium-rate number
+    }
+)
+# Satellite networks (+870, +881, and +882, +883 shared with others), personal numbers (+878), disaster relief (+888),
+# and premium rate (+979): country codes without a country (ITU-T E.164, list of assigned country codes).
+_COSTLY_CODES: Final = frozenset({"+870", "+878", "+881", "+882", "+883", "+888", "+979"})
+_MAX_EXTRA_DIGITS: Final = 4
 
 
 def caller_id(claimed: str | None) -> str:
@@ -101,3 +114,59 @@ class AllowList:
     def admits(self, caller: str) -> bool:
         """Whether this caller (as returned by `caller_id`) may call."""
         return self.anyone or caller in self._numbers
+
+
+class DialingRules:
+    """
+    OUTBOUND_ALLOWED: prefixes of the numbers that may be dialled and transferred to, * for all.
+
+    Without any, the country of the agent's own number. `known` are targets that the settings name. Expensive numbers
+    (premium rate, satellite) always need a prefix that reaches into their range: a country code or * is not enough.
+    """
+
+    def __init__(self, allowed: Iterable[str] = (), known: Iterable[str] = ()) -> None:
+        self.anywhere = "*" in allowed
+        self._prefixes = tuple(_prefix(entry) for entry in allowed if entry != "*")
+        self._known = frozenset(known)
+
+    def check(self, target: str, own: str) -> None:
+        """Raise NumberNotAllowed unless the agent with the number `own` may dial this number or SIP address."""
+        is_sip = target.startswith(("sip:", "sips:"))
+        # A SIP provider may route +1… in an address to the telephone network.
+        number = e164(target.partition(":")[2].partition("@")[0]) if is_sip else target
+        if number is None:
+            return
+        code = f"+{phonenumbers.parse(number, None).country_code}"
+        shortest = len(code) + (code not in _COSTLY_CODES)
+        named = any(number.startswith(prefix) and len(prefix) >= shortest for prefix in self._prefixes)
+        if not named and _is_costly(number, code):
+            raise NumberNotAllowed("a premium-rate or satellite number; add its prefix to OUTBOUND_ALLOWED")
+        if is_sip or self.anywhere or target in self._known or number.startswith(self._prefixes):
+            return
+        if self._prefixes or not own or _country(number) != _country(own):
+            raise NumberNotAllowed("a number that is not allowed; add its prefix to OUTBOUND_ALLOWED")
+
+
+def _prefix(entry: str) -> str:
+    prefix = re.sub(r"[\s().-]", "", entry)
+    if not re.fullmatch(r"\+[1-9]\d{0,14}", prefix):
+        raise SettingsError(f"OUTBOUND_ALLOWED: {entry!r} is not a prefix; write it like +1 or +1202, or * for all")
+    return prefix
+
+
+def _country(number: str) -> str | None:
+    """The country, more exact than its code: +1 is shared by 25 countries."""
+    parsed = phonenumbers.parse(number, None)
+    main = phonenumbers.region_code_for_country_code(parsed.country_code or 0)
+    return phonenumbers.region_code_for_number(parsed) or main
+
+
+def _is_costly(number: str, code: str) -> bool:
+    """A premium-rate number stays one with more digits at its end: networks ignore them."""
+    if code in _COSTLY_CODES:
+        return True
+    for length in range(len(number), max(len(number) - _MAX_EXTRA_DIGITS, len(code) + 4), -1):
+        kind = phonenumbers.number_type(phonenumbers.parse(number[:length], None))
+        if kind != phonenumbers.PhoneNumberType.UNKNOWN:
+            return kind in _COSTLY_TYPES
+    return False

@@ -4,18 +4,25 @@ import asyncio
 import contextlib
 import hashlib
 import uuid
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import quote, urljoin
 
 import httpx
 
-from gateway.errors import CarrierRefused, StreamInUse
+from gateway.errors import CarrierRefused, NumberNotAllowed, StreamInUse
+from gateway.metrics import REFUSED
 from gateway.settings import Secret
 from gateway.telephony import twilio
+from gateway.telephony.phone_numbers import DialingRules
 from gateway.telephony.telnyx import order_state, stream_command, transfer_state
 
 RING_SECONDS: Final = 30
 """How long a dialled number may ring. Twilio adds about 5 s (Twilio docs, "TwiML Voice: <Dial>", timeout)."""
+GOODBYE_SECONDS: Final = 60
+"""A carrier ends a call without a word, so its limit comes this much after the gateway's own."""
+SHORTEST_LIMIT: Final = 60
+"""Telnyx accepts no shorter time limit (Telnyx API reference, "Dial", time_limit_secs)."""
 
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
 _RETRY_PAUSES: Final = (0.2, 0.6)
@@ -64,19 +71,39 @@ class CallControl(Protocol):
 
         The other side sees `caller_id`, a number of the account; if empty, the carrier chooses. `media_url` is the URL
         of the call's media stream. On return the other side is being called; webhooks report the outcome. After
-        CarrierRefused the caller is still connected to the agent, unless the carrier's answer was lost.
+        CarrierRefused the caller is still connected to the agent, unless the carrier's answer was lost. Raises
+        NumberNotAllowed, too.
         """
+
+
+@dataclass(frozen=True)
+class DialLimits:
+    """What may be dialled, and how many seconds such a call may last; 0: as long as the carrier allows."""
+
+    rules: DialingRules = DialingRules()
+    seconds: int = 0
+
+    def check(self, carrier: str, target: str, own: str) -> None:
+        """Raise NumberNotAllowed, and count it, unless the agent with the number `own` may dial this."""
+        try:
+            self.rules.check(target, own)
+        except NumberNotAllowed:
+            REFUSED.labels(carrier, "number not allowed").inc()
+            raise
 
 
 class _RestApi:
     """Sends commands to one carrier."""
 
     carrier: ClassVar[str]
+    longest_call: ClassVar[int]
+    """The highest time limit that the carrier accepts, in seconds."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, **credentials: Any) -> None:
+    def __init__(self, http: httpx.AsyncClient, url: str, limits: DialLimits, **credentials: Any) -> None:
         """`credentials` are httpx options of every request."""
         self._http = http
         self._url = url
+        self._limits = limits
         self._credentials = credentials
 
     async def _send(
@@ -115,6 +142,11 @@ class _RestApi:
             await asyncio.sleep(pause)
         raise refusal
 
+    def _time_limit(self, *, extra: int = 0) -> int:
+        """The carrier's own limit for a call that is dialled. It holds if the gateway dies, and for transfers."""
+        seconds = self._limits.seconds + extra if self._limits.seconds else self.longest_call
+        return min(max(seconds, SHORTEST_LIMIT), self.longest_call)
+
     async def _read_call(self, path: str) -> dict[str, Any] | None:
         """The carrier's record of a call; None if it has none, empty if it does not answer."""
         try:
@@ -127,12 +159,21 @@ class TwilioControl(_RestApi):
     """Twilio's Calls resource."""
 
     carrier: ClassVar[str] = "twilio"
+    longest_call: ClassVar[int] = 24 * 3600  # Twilio docs, "TwiML Voice: <Dial>", timeLimit
     stop_ends_call: ClassVar[bool] = True
     asks_to_resume: ClassVar[bool] = True
 
-    def __init__(self, http: httpx.AsyncClient, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        *,
+        api_url: str,
+        account_sid: str,
+        auth_token: Secret,
+        limits: DialLimits,
+    ) -> None:
         url = f"{api_url.rstrip('/')}/2010-04-01/Accounts/{quote(account_sid, safe='')}/Calls"
-        super().__init__(http, url, auth=httpx.BasicAuth(account_sid, auth_token.reveal()))
+        super().__init__(http, url, limits, auth=httpx.BasicAuth(account_sid, auth_token.reveal()))
 
     async def hang_up(self, call_id: str) -> None:
         # A finished call gives 404 (20404) or 400 (21220) (Twilio docs, "Error and Warning Dictionary").
@@ -157,16 +198,23 @@ class TwilioControl(_RestApi):
             "Url": urljoin(webhooks, f"outbound?order={order_id}"),
             "StatusCallback": urljoin(webhooks, f"status?order={order_id}"),
             "Timeout": str(RING_SECONDS),
+            "TimeLimit": str(self._time_limit(extra=GOODBYE_SECONDS)),
         }
         # No retry: if only the answer was lost, the phone is ringing already and would get a second call.
         call = await self._send("dial", ".json", data=form, pauses=())
         return str(call.get("sid", ""))
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
+        self._limits.check(self.carrier, target, caller_id)
         # Absolute URLs: TwiML sent by REST has no base URL for relative ones (error 15004).
         resume_url, status_url = (urljoin(_webhooks(media_url), name) for name in ("resume", "status"))
         document = twilio.dial(
-            target, caller_id=caller_id, ring_seconds=RING_SECONDS, resume_url=resume_url, status_url=status_url
+            target,
+            caller_id=caller_id,
+            ring_seconds=RING_SECONDS,
+            time_limit=self._time_limit(),
+            resume_url=resume_url,
+            status_url=status_url,
         )
         # No retry: if only the answer was lost, the target is ringing already and would be called twice.
         await self._send("transfer", _twilio_path(call_id), data={"Twiml": document}, pauses=())
@@ -212,6 +260,7 @@ class TelnyxControl(_RestApi):
     """
 
     carrier: ClassVar[str] = "telnyx"
+    longest_call: ClassVar[int] = 14_400  # Telnyx API reference, "Dial", time_limit_secs
     stop_ends_call: ClassVar[bool] = False
     asks_to_resume: ClassVar[bool] = False
 
@@ -221,9 +270,10 @@ class TelnyxControl(_RestApi):
         *,
         api_url: str,
         api_key: Secret,
+        limits: DialLimits,
         hang_up_pauses: tuple[float, ...] = HANG_UP_PAUSES,
     ) -> None:
-        super().__init__(http, api_url.rstrip("/"), headers={"Authorization": f"Bearer {api_key.reveal()}"})
+        super().__init__(http, api_url.rstrip("/"), limits, headers={"Authorization": f"Bearer {api_key.reveal()}"})
         self._hang_up_pauses = hang_up_pauses
 
     async def answer(self, call_id: str, *, stream_url: str, command_key: str) -> None:
@@ -269,6 +319,7 @@ class TelnyxControl(_RestApi):
             "to": to,
             "from": caller_id,
             "timeout_secs": RING_SECONDS,
+            "time_limit_secs": self._time_limit(extra=GOODBYE_SECONDS),
             "client_state": order_state(order_id),
             "command_id": f"dial-{order_id}",
         }  # without a stream: it starts after the answer, so that no audio goes to a ringing phone
@@ -276,12 +327,14 @@ class TelnyxControl(_RestApi):
         return str(call.get("call_control_id", "")) if isinstance(call, dict) else ""
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
+        self._limits.check(self.carrier, target, caller_id)
         # A new command id each time: the agent may transfer to the same number again.
         intention = uuid.uuid4().hex
         command = {
             "command_id": f"transfer-{intention}",
             "to": target,
             "timeout_secs": RING_SECONDS,
+            "time_limit_secs": self._time_limit(),
             "target_leg_client_state": transfer_state(call_id),
             **({"from": caller_id} if caller_id else {}),
         }

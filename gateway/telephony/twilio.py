@@ -95,7 +95,12 @@ def hang_up() -> str:
     return _document("<Hangup/>")
 
 
-def dial(target: str, *, caller_id: str, ring_seconds: int, resume_url: str, status_url: str) -> str:
+def say_and_hang_up(text: str) -> str:
+    """TwiML that answers the call with a sentence. Unlike a rejected call, it is billed."""
+    return _document(f"<Say>{escape(text)}</Say><Hangup/>")
+
+
+def dial(target: str, *, caller_id: str, ring_seconds: int, time_limit: int, resume_url: str, status_url: str) -> str:
     """
     TwiML that connects the caller to an E.164 number or a SIP address.
 
@@ -105,7 +110,8 @@ def dial(target: str, *, caller_id: str, ring_seconds: int, resume_url: str, sta
     noun = "Sip" if target.startswith(("sip:", "sips:")) else "Number"
     shown = f"callerId={quoteattr(caller_id)} " if caller_id else ""
     return _document(
-        f'<Dial {shown}answerOnBridge="true" timeout="{ring_seconds}" action={quoteattr(resume_url)}>'
+        f'<Dial {shown}answerOnBridge="true" timeout="{ring_seconds}" timeLimit="{time_limit}" '
+        f"action={quoteattr(resume_url)}>"
         f'<{noun} statusCallback={quoteattr(status_url)} statusCallbackEvent="answered">{escape(target)}</{noun}>'
         "</Dial>"
     )

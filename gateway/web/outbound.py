@@ -18,10 +18,12 @@ from starlette.routing import Route
 from gateway.agents import AgentDirectory
 from gateway.calls.manager import CallManager
 from gateway.calls.outbound import OutboundCall, OutboundCallStore
-from gateway.errors import CarrierRefused, SharedStoreUnavailable
+from gateway.errors import CarrierRefused, NumberNotAllowed, SharedStoreUnavailable
+from gateway.logs import last_four
+from gateway.metrics import REFUSED
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
-from gateway.telephony.rest import CallControl
+from gateway.telephony.rest import CallControl, DialLimits
 from gateway.telephony.twilio import SoftphoneCodec
 from gateway.web.request import PublicUrl, json_endpoint, read_json, text_field
 
@@ -42,6 +44,7 @@ class OutboundEndpoint:
     outbound_calls: OutboundCallStore
     agents: AgentDirectory
     controls: Mapping[str, CallControl]
+    limits: DialLimits
 
     def routes(self) -> list[Route]:
         return [Route(PATH, json_endpoint(self._place_call, [self.admin_token]), methods=["POST"])]
@@ -55,9 +58,30 @@ class OutboundEndpoint:
         carrier = self._carrier(text_field(given, "carrier"))
         number, called = self._from(text_field(given, "from"), text_field(given, "agent"))
         call = _outbound_call(given, called)
+        await self._check_limits(carrier, number, call)
         call_id = await self._dial(request, carrier, number, call)
         placed = {"session": call.session_id, "carrier": carrier, "call_id": call_id, "status": "queued"}
         return JSONResponse(placed, status_code=201)
+
+    async def _check_limits(self, carrier: str, number: str, call: OutboundCall) -> None:
+        """Raise HTTPException for a number that may not be dialled, or one call too many."""
+        status, problem = 429, ""
+        try:
+            self.limits.check(carrier, call.to, number)
+            if (refusal := self.manager.full(call.to)) is not None:
+                problem = str(refusal)
+            elif not await self.outbound_calls.may_place_one_more():
+                problem = "OUTBOUND_PER_HOUR calls were placed in this hour"
+            if problem:
+                REFUSED.labels(carrier, "too many outbound calls").inc()
+        except NumberNotAllowed as error:
+            status, problem = 403, str(error)
+        except SharedStoreUnavailable:
+            raise HTTPException(503, "the call can't be counted now; try again in a moment") from None
+        if problem:
+            fields = {"caller": last_four(call.to), "carrier": carrier, "reason": problem}
+            _log.warning("outbound call refused", extra=fields)
+            raise HTTPException(status, problem)
 
     async def _dial(self, request: Request, carrier: str, number: str, call: OutboundCall) -> str:
         try:

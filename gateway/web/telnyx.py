@@ -111,7 +111,9 @@ class TelnyxEndpoint:
         if pending is Refusal.OVER:
             return
         if isinstance(pending, Refusal):
-            await control.reject(call_id, command_key=command_key, busy=pending is Refusal.CLOSING)
+            # A busy tone: a spoken sentence would need an answered, billed call and three more webhooks.
+            busy = pending is Refusal.CLOSING or pending.is_limit
+            await control.reject(call_id, command_key=command_key, busy=busy)
         else:
             await control.answer(call_id, stream_url=pending.stream_url, command_key=command_key)
 

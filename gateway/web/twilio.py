@@ -21,6 +21,7 @@ from gateway.web.outbound import find_outbound_call, outbound_call_ended
 from gateway.web.request import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/twilio/media"
+BUSY_TEXT: Final = "All lines are busy at the moment. Please call again a little later."
 _TERMINAL: Final = frozenset({"completed", "busy", "failed", "no-answer", "canceled"})
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ class TwilioEndpoint:
             attributes=dict(request.query_params),  # covered by the signature, like the form
         )
         if isinstance(pending, Refusal):
+            if pending.is_limit:
+                return _xml(twilio.say_and_hang_up(BUSY_TEXT))
             return _xml(twilio.reject(busy=pending is Refusal.CLOSING))
         return self._connect(request, pending)
 

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gateway.agents import Agent
 from gateway.calls.call import ANSWERED_ALREADY, Call, CallAgent, LiveCallTimeouts
+from gateway.calls.call_end import TIME_IS_UP
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineTimeouts
 from gateway.calls.speech_output import APOLOGY_TEXT
 from gateway.engines.interface import (
@@ -44,12 +45,20 @@ AUDIO = b"\x01" * 160
 class Line:
     """A running call."""
 
-    def __init__(self, *, engine: FakeVoiceEngine | None = None, leg: FakeLeg | None = None, **of_agent) -> None:
+    def __init__(
+        self,
+        *,
+        engine: FakeVoiceEngine | None = None,
+        leg: FakeLeg | None = None,
+        timeouts=TIMEOUTS,
+        started_at=None,
+        **of_agent,
+    ) -> None:
         self.stream = FakeStream()
         self.leg = leg or FakeLeg()
         self.engine = engine or FakeVoiceEngine()
         self.records = make_records()
-        self.session = VoiceSession("maya", CALLER, "twilio")
+        self.session = VoiceSession("maya", CALLER, "twilio", started_at=started_at or datetime.now(UTC))
         self.source = FakeMemorySource(**{CALLER: FakeMemory()})
         self.access = MemoryAccess(caller=CALLER)
         self.access.open(self.source)
@@ -62,7 +71,7 @@ class Line:
             EngineConfig(self.engine, EngineTimeouts(retry_pauses=())),
             self.access,
             self.records,
-            replace(TIMEOUTS),
+            timeouts,
         )
         self.running = asyncio.create_task(self.call.run())
 
@@ -303,3 +312,48 @@ async def test_access_outlives_the_stream_without_observers(line):
     await line.ends()
     line.access.revoke()
     assert line.access.memory is None
+
+
+# The longest call
+
+
+@pytest.fixture
+async def short_line() -> AsyncIterator[Line]:
+    line = Line(timeouts=replace(TIMEOUTS, longest_call=600.0, media_silence=10_000.0))
+    await line.connected()
+    yield line
+
+
+async def ticked(line: Line, seconds: float) -> None:
+    for _ in range(round(seconds)):
+        await asyncio.sleep(1)
+        line.call.tick(line.now)
+
+
+async def test_call_that_lasts_too_long_ends_with_a_sentence(short_line):
+    line = short_line
+    line.agent_says("Hi, Maya here.")
+    await ticked(line, 598)
+    assert (line.engine.session.said, line.call.is_over) == ([], False)
+    await ticked(line, 2)
+    assert line.engine.session.said == [TIME_IS_UP]
+    line.caller_says("Wait, one more thing.")
+    line.agent_says(TIME_IS_UP)
+    assert await line.ends() is EndReason.TIME_LIMIT
+    assert [turn.text for turn in line.session.turns][-1] == TIME_IS_UP
+    assert line.leg.hangups == 1
+
+
+async def test_engine_that_says_nothing_does_not_prolong_the_call(short_line):
+    await ticked(short_line, 620)
+    assert await short_line.ends() is EndReason.TIME_LIMIT
+
+
+async def test_time_counts_from_the_start_of_the_call():
+    """Not of its latest stream."""
+    line = Line(timeouts=replace(TIMEOUTS, longest_call=600.0), started_at=datetime.now(UTC) - timedelta(seconds=601))
+    await line.connected()
+    line.call.tick(line.now)
+    assert line.engine.session.said == [TIME_IS_UP]
+    line.agent_says(TIME_IS_UP)
+    assert await line.ends() is EndReason.TIME_LIMIT

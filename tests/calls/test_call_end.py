@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.calls.call_end import NOT_TRANSFERRED, CallEnd, CallLeg
+from gateway.calls.call_end import NOT_TRANSFERRED, TIME_IS_UP, CallEnd, CallLeg
 from gateway.session import EndReason
 from tests.fakes.call_control import FakeCallControl
 from tests.fakes.call_parts import FakeEvents, FakeLeg
@@ -219,3 +219,35 @@ async def test_transfer_comes_from_the_dialled_number():
         ("transfer", "CA1", "+12025550199", "+12025550100"),
         ("transfer", "CA1", "+12025550199", ""),
     ]
+
+
+# The longest call
+
+
+async def test_caller_hears_why_and_is_hung_up(lines):
+    line = lines()
+    line.end.time_is_up()
+    await settle()
+    assert (line.said, line.end.is_over) == ([TIME_IS_UP], False)
+    line.end.caller_spoke()  # does not cancel it
+    line.end.withdraw(["f1"])
+    line.speech.played.set()
+    await settle()
+    assert line.end.reason is EndReason.TIME_LIMIT
+
+
+async def test_time_limit_replaces_a_goodbye(lines):
+    line = lines()
+    line.end.transfer(TARGET, "f1")
+    line.end.time_is_up()
+    line.speech.played.set()
+    await settle()
+    assert (line.end.reason, line.leg.transfers) == (EndReason.TIME_LIMIT, [])
+
+
+async def test_number_that_is_not_allowed_is_not_dialled(lines, caplog):
+    line = lines(not_allowed=True)
+    line.end.transfer("+19005550100")
+    await settle()
+    assert (line.said, line.end.is_over) == ([NOT_TRANSFERRED], False)
+    assert "call could not be transferred" in caplog.messages

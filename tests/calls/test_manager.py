@@ -10,7 +10,8 @@ from gateway.agents import AgentDirectory
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts, ManagedCall
-from gateway.calls.manager import MAX_UNCLAIMED_STREAMS, CallManager, Refusal
+from gateway.calls.manager import MAX_UNCLAIMED_STREAMS, Admission, CallManager, Refusal
+from gateway.calls.outbound import OutboundCall
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
 from gateway.calls.state import CallState
 from gateway.cluster.directory import CallRecord, NodeCommandKind
@@ -90,6 +91,8 @@ class FakeCluster(SingleNode):
 
     def __init__(self):
         self.log = []
+        self.claims = []
+        self.full = None
         self.records = {}
         self.fetched = None
         self.owns = True
@@ -98,6 +101,10 @@ class FakeCluster(SingleNode):
 
     async def announce(self, record):
         return None if self.is_away else self.records.setdefault(record.key, record)
+
+    async def claim(self, key, groups):
+        self.claims.append(groups)
+        return self.full
 
     async def publish_token(self, record):
         self.records[record.key] = record
@@ -149,7 +156,7 @@ class Tools:
 
 
 class Setup:
-    def __init__(self, folder, *, cluster=None, allowed="*", has_engine=True, memory=None):
+    def __init__(self, folder, *, cluster=None, allowed="*", has_engine=True, memory=None, **limits):
         self.twilio = FakeCallControl(asks_to_resume=True)
         self.telnyx = FakeCallControl(asks_to_resume=False)
         self.finalizer = FakeFinalizer(is_shared=cluster is not None)
@@ -166,7 +173,7 @@ class Setup:
         )
         self.manager = CallManager(
             AgentDirectory({}, folder),
-            AllowList(frozenset(filter(None, allowed.split(",")))),
+            Admission(AllowList(frozenset(filter(None, allowed.split(",")))), **limits),
             {"twilio": self.twilio, "telnyx": self.telnyx},
             self.calls,
             self.finalizer,
@@ -536,3 +543,71 @@ async def test_journaled_call_is_continued_unless_another_node_has_it(node, recl
     found = node.manager._table.get(TWILIO)
     assert (found.state if found else None) is state
     assert len(node.finalizer.contributed) == (reclaims is Reclaim.CONTRIBUTE)
+
+
+# Limits
+
+
+async def numbered(setup, *callers):
+    """Accept one call of each caller; returns the refusals."""
+    accepted = [await setup.accept(("twilio", f"CA-{number}"), caller) for number, caller in enumerate(callers)]
+    return [call if isinstance(call, Refusal) else None for call in accepted]
+
+
+async def test_one_call_too_many_is_refused(tmp_path, caplog):
+    setup = Setup(tmp_path, max_calls=2)
+    assert await numbered(setup, CALLER, "", CALLER) == [None, None, Refusal.FULL]
+    assert "call refused" in caplog.messages
+    setup.manager.carrier_ended(("twilio", "CA-0"))
+    assert isinstance(await setup.accept(("twilio", "CA-9")), ManagedCall)
+    setup.ticking.cancel()
+
+
+async def test_one_number_has_so_many_calls_at_once(tmp_path):
+    setup = Setup(tmp_path, calls_per_caller=2)
+    assert await numbered(setup, CALLER, CALLER, CALLER, "+12025550199") == [None, None, Refusal.CALLER_BUSY, None]
+    setup.ticking.cancel()
+
+
+async def test_withheld_numbers_are_not_one_caller(tmp_path):
+    setup = Setup(tmp_path, calls_per_caller=1)
+    assert await numbered(setup, "", "anonymous", "") == [None, None, None]
+    setup.ticking.cancel()
+
+
+async def test_repeated_webhook_is_not_one_more_call(tmp_path):
+    setup = Setup(tmp_path, max_calls=1)
+    assert await setup.accept() is await setup.accept()
+    setup.ticking.cancel()
+
+
+@pytest.mark.parametrize(("group", "refusal"), [("all", Refusal.FULL), (CALLER, Refusal.CALLER_BUSY)])
+async def test_calls_of_other_nodes_count(tmp_path, group, refusal):
+    setup = Setup(tmp_path, cluster=FakeCluster(), max_calls=5, calls_per_caller=3)
+    await setup.accept()
+    setup.cluster.full = group
+    assert await setup.accept(TELNYX) is refusal
+    assert setup.cluster.claims == [{"all": 5, CALLER: 3}] * 2
+    setup.ticking.cancel()
+
+
+async def test_answered_outbound_call_is_counted_and_not_refused(tmp_path):
+    setup = Setup(tmp_path, cluster=FakeCluster(), max_calls=1)
+    await setup.accept()
+    setup.cluster.nodes = [{"node": "a", "calls": 1}, {"node": "b", "calls": 3}]
+    assert setup.manager.full("+12025550199") is Refusal.FULL  # before it is dialled
+    order = OutboundCall("+12025550199", CALLED)
+    assert isinstance(await setup.manager.picked_up(TELNYX, order, media_url="wss://media"), ManagedCall)
+    assert setup.cluster.claims[-1] == {"all": 0, "+12025550199": 0}
+    setup.ticking.cancel()
+
+
+async def test_outbound_calls_see_the_calls_of_other_nodes(tmp_path):
+    setup = Setup(tmp_path, cluster=FakeCluster(), max_calls=4, calls_per_caller=1)
+    setup.cluster.nodes = [{"node": "a", "calls": 9}, {"node": "b", "calls": 3}, {"node": "c"}]
+    assert setup.manager.full(CALLER) is None
+    await setup.accept(caller="+12025550199")
+    assert setup.manager.full(CALLER) is Refusal.FULL
+    setup.cluster.nodes = []
+    assert setup.manager.full("+12025550199") is Refusal.CALLER_BUSY
+    setup.ticking.cancel()

@@ -1,9 +1,12 @@
 """Calls to place: what the agent is told of them, and that only their own gateway can read them."""
 
+import asyncio
 from pathlib import Path
 
+import pytest
+
 from gateway.agents import AgentDirectory, with_context
-from gateway.calls.outbound import OutboundCall, OutboundCallStore, speaker
+from gateway.calls.outbound import HOUR, OutboundCall, OutboundCallStore, speaker
 from gateway.settings import Secret
 from tests.fakes.shared_store import FakeSharedStore
 
@@ -40,3 +43,17 @@ async def test_order_is_read_with_the_same_token_alone():
     assert await OutboundCallStore(store, Secret("wrong")).find(ORDER.id) is None
     await book.drop(ORDER.id)
     assert await book.find(ORDER.id) is None
+
+
+@pytest.mark.virtual_time
+async def test_so_many_calls_an_hour():
+    store = FakeSharedStore()  # the nodes' own
+    nodes = [OutboundCallStore(store, Secret("token"), per_hour=3) for _ in range(2)]
+    assert [await nodes[number % 2].may_place_one_more() for number in range(4)] == [True, True, True, False]
+    await asyncio.sleep(HOUR)
+    assert await nodes[0].may_place_one_more()
+
+
+async def test_no_limit_per_hour():
+    book = OutboundCallStore(FakeSharedStore(), Secret("token"))
+    assert all([await book.may_place_one_more() for _ in range(100)])

@@ -251,3 +251,19 @@ def test_text_is_for_people(
     assert "  to do: start the gateway and the tunnel, then run this again\n" in text
     assert "ok       engine" in text
     assert "  to do: set ALLOWED_CALLERS to your number, or to * for anyone\n" in text
+
+
+async def test_limits_that_are_off_are_named(doctor: Any) -> None:
+    _, found = await doctor()
+    assert found["limits"] == ("ok", "off: MAX_CALLS")
+    _, found = await doctor(MAX_CALLS="20", MAX_CALL_SECONDS="0", OUTBOUND_ALLOWED="*,+881")
+    state, words = found["limits"]
+    assert (state, words.startswith("off: MAX_CALL_SECONDS, OUTBOUND_ALLOWED ")) == ("warning", True)
+    _, found = await doctor(MAX_CALLS="20", MAX_CALL_SECONDS="600", OUTBOUND_ALLOWED="+1")
+    assert found["limits"] == ("ok", "all set")
+
+
+async def test_wrong_prefix_is_found(doctor: Any) -> None:
+    code, found = await doctor(OUTBOUND_ALLOWED="GB")
+    assert code == 2
+    assert "OUTBOUND_ALLOWED: 'GB' is not a prefix" in found["settings"][1]

@@ -396,3 +396,48 @@ async def test_fields_and_commands_of_newer_versions_are_ignored(nodes: Nodes) -
     await shared_store.append("inbox:node", [orjson.dumps(command)], 60)
     assert await node.next_command() is None
     assert await shared_store.items("inbox:node") == []
+
+
+# Limits over all nodes
+
+
+async def test_room_for_so_many_calls_at_all_nodes(nodes: Nodes) -> None:
+    many = await nodes.many()
+    groups = {"all": 6, "+12025550143": 2}
+    full = await asyncio.gather(*(node.claim(("twilio", node.node), groups) for node in many))
+    assert (full.count(None), full.count("+12025550143")) == (2, 4)
+    assert await many[0].claim(("twilio", "other-1"), {"all": 4}) is None  # what was refused is not counted
+    assert await many[0].claim(("twilio", "other-2"), {"all": 4}) is None
+    assert await many[1].claim(("twilio", "other-3"), {"all": 4}) == "all"
+    assert await many[1].claim(("twilio", "other-3"), {"all": 0}) is None
+
+
+async def test_ended_call_makes_room(nodes: Nodes) -> None:
+    first, second = await nodes.start("a"), await nodes.start("b")
+    groups = {"all": 1, "+12025550143": 1}
+    assert await first.claim(KEY, groups) is None
+    assert await second.claim(KEY, groups) is None  # the same call: its webhook came twice
+    await first.open(ringing(first, number="+12025550143"))
+    assert await second.claim(("twilio", "CA2"), groups) == "all"
+    first.ended(KEY)
+    await first.flushed()
+    assert await second.claim(("twilio", "CA2"), groups) is None
+
+
+async def test_ended_calls_of_a_dead_node_are_not_counted_for_ever(nodes: Nodes) -> None:
+    """It died before it could withdraw its claim."""
+    first, second = await nodes.start("a"), await nodes.start("b")
+    await first.open(ringing(first, state=CallState.ENDED))
+    for key in (KEY, ("twilio", "not-announced-yet")):
+        assert await first.claim(key, {"all": 2}) is None
+    assert await second.claim(("twilio", "CA2"), {"all": 2}) is None
+    assert await second.claim(("twilio", "CA3"), {"all": 2}) == "all"
+
+
+async def test_call_that_was_never_announced_is_not_counted_for_ever(nodes: Nodes) -> None:
+    timeouts = ClusterTimeouts(takeover_check=0.05)
+    node = CallDirectory(await nodes.server.open(), timeouts, node="a")
+    assert await node.claim(KEY, {"all": 1}) is None
+    assert await node.claim(("twilio", "CA2"), {"all": 1}) == "all"
+    await asyncio.sleep(0.1)
+    assert await node.claim(("twilio", "CA2"), {"all": 1}) is None

@@ -297,3 +297,27 @@ async def test_writer_can_be_cancelled_at_any_moment(shared_store: SharedStore) 
         writer.cancel()
         await asyncio.wait({writer}, timeout=60)
         assert writer.cancelled()
+
+
+# Limits
+
+
+async def test_every_node_counts_on(server: StoreServer) -> None:
+    assert sorted(await at_once(server, lambda store, _: store.count("dialled", 60))) == list(range(1, MANY + 1))
+
+
+async def test_counter_starts_again(shared_store: SharedStore) -> None:
+    assert [await shared_store.count("dialled", 0.2) for _ in range(2)] == [1, 2]
+    await gone(shared_store, "dialled")
+    assert await shared_store.count("dialled", 60) == 1
+
+
+async def test_as_many_join_as_there_is_room(server: StoreServer) -> None:
+    joined = await at_once(server, lambda store, number: store.join_limited("calls", str(number), 3, 60))
+    assert sum(joined) == 3
+    store = await server.open()
+    inside = sorted(await store.members("calls"))
+    assert await store.join_limited("calls", inside[0], 3, 60)  # a member already
+    await store.leave("calls", inside[0])
+    assert await store.join_limited("calls", "another", 3, 60)
+    assert await store.join_limited("calls", "beyond", 0, 60)

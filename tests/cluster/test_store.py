@@ -76,3 +76,9 @@ async def test_file_of_an_earlier_version_is_deleted(tmp_path: Path) -> None:
     store = await LocalStore.open(tmp_path / "local.db")
     await store.close()
     assert not [name for name in os.listdir(tmp_path) if name.startswith("workers.db")]
+
+
+async def test_counter_starts_again(store):
+    assert [await store.count("name", 60) for _ in range(3)] == [1, 2, 3]
+    await store.put("name", b"3", -1)
+    assert await store.count("name", 60) == 1

@@ -9,7 +9,7 @@ from gateway.calls.playout import Playout
 from gateway.calls.recorder import NoRecorder
 from gateway.calls.transcript import CallRecords, Transcript
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
-from gateway.errors import CarrierRefused, EngineError, StoreUnavailable
+from gateway.errors import CarrierRefused, EngineError, NumberNotAllowed, StoreUnavailable
 from gateway.session import VoiceSession
 from tests.fakes.call_control import FakeCallControl
 
@@ -107,11 +107,12 @@ class FakeStream:
 class FakeLeg:
     """A call at its carrier."""
 
-    def __init__(self, *, refuses: bool = False, stop_ends_call: bool = True) -> None:
+    def __init__(self, *, refuses: bool = False, not_allowed: bool = False, stop_ends_call: bool = True) -> None:
         self.control = FakeCallControl(asks_to_resume=stop_ends_call)
         self.hangups = 0
         self.transfers: list[str] = []
         self._refuses = refuses
+        self._not_allowed = not_allowed
 
     async def hang_up(self) -> None:
         self.hangups += 1
@@ -121,6 +122,8 @@ class FakeLeg:
     async def transfer(self, target: str) -> None:
         if self._refuses:
             raise CarrierRefused("twilio", "transfer", 400)
+        if self._not_allowed:
+            raise NumberNotAllowed("a premium-rate or satellite number")
         self.transfers.append(target)
 
 

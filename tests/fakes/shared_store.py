@@ -43,12 +43,25 @@ class FakeSharedStore:
         self._lists.pop(name, None)
         return existed
 
+    async def count(self, name: str, seconds: float) -> int:
+        await self.add(name, b"0", seconds)
+        value, expires = self._values[name]
+        self._values[name] = b"%d" % (int(value) + 1), expires
+        return int(value) + 1
+
     async def join(self, name: str, member: str) -> bool:
         self._reach()
         members = self._sets.setdefault(name, set())
         is_new = member not in members
         members.add(member)
         return is_new
+
+    async def join_limited(self, name: str, member: str, limit: int, seconds: float) -> bool:
+        members = await self.members(name) - {member}
+        if limit and len(members) >= limit:
+            return False
+        await self.join(name, member)
+        return True
 
     async def leave(self, name: str, member: str) -> None:
         self._reach()

@@ -1,7 +1,8 @@
+import phonenumbers
 import pytest
 
-from gateway.errors import SettingsError
-from gateway.telephony.phone_numbers import ANONYMOUS, AllowList, caller_id
+from gateway.errors import NumberNotAllowed, SettingsError
+from gateway.telephony.phone_numbers import ANONYMOUS, AllowList, DialingRules, caller_id
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,77 @@ def test_wrong_entry_says_what_to_write() -> None:
     with pytest.raises(SettingsError) as raised:
         AllowList(frozenset({"202 555 0143"}))
     assert str(raised.value) == "ALLOWED_CALLERS: '202 555 0143' is not an E.164 number; write it like +12025550143"
+
+
+# Numbers that may be dialled
+
+US, JAMAICA, CANADA, UK = "+12025550143", "+18765550100", "+14165550123", "+442079460123"
+COSTLY = {
+    "+19005550100": "+1900",
+    "+449098790000": "+44909",
+    "+447012345678": "+4470",
+    "+499005123456": "+49900",
+    "+33899123456": "+33899",
+    "+491801234567": "+49180",
+    "+881612345678": "+881",
+    "+870772001234": "+870",
+    "+88213300655": "+882",
+    "+979123456789": "+979",
+}
+
+
+def may_dial(rules: DialingRules, target: str, own: str = "+12025550100") -> bool:
+    try:
+        rules.check(target, own)
+    except NumberNotAllowed as error:
+        assert "OUTBOUND_ALLOWED" in str(error)
+        assert target not in str(error)
+        return False
+    return True
+
+
+def test_own_country_may_be_dialled() -> None:
+    """Only that: other countries with the same code are a known target of fraud."""
+    allowed = [number for number in (US, JAMAICA, CANADA, UK) if may_dial(DialingRules(), number)]
+    assert allowed == [US]
+    assert may_dial(DialingRules(), "+447700900123", own=UK)
+    assert not may_dial(DialingRules(), US, own="")
+
+
+def test_prefixes_replace_the_own_country() -> None:
+    rules = DialingRules({"+44 20", "+1876"})
+    assert [number for number in (US, JAMAICA, CANADA, UK) if may_dial(rules, number)] == [JAMAICA, UK]
+    assert all(may_dial(DialingRules({"*"}), number, own="") for number in (US, JAMAICA, CANADA, UK))
+
+
+@pytest.mark.parametrize(("number", "prefix"), COSTLY.items())
+def test_costly_number_has_to_be_named(number: str, prefix: str) -> None:
+    code = f"+{phonenumbers.parse(number, None).country_code}"
+    too_broad = {"*", *([code] if code != prefix else [code[:-1]])}
+    assert not may_dial(DialingRules(), number, own=number)
+    assert not may_dial(DialingRules(too_broad, known=[number]), number)
+    assert may_dial(DialingRules({prefix}), number)
+
+
+def test_more_digits_do_not_hide_a_costly_number() -> None:
+    assert not may_dial(DialingRules({"*"}), "+4990051234567")
+    assert may_dial(DialingRules({"*"}), "+49301234567890")
+
+
+def test_targets_in_the_settings_may_be_abroad() -> None:
+    rules = DialingRules(known=[UK, "sip:desk@example.com"])
+    assert may_dial(rules, UK)
+    assert not may_dial(rules, "+442079460124")
+
+
+def test_sip_address_is_no_way_around() -> None:
+    assert may_dial(DialingRules(), "sip:desk@pbx.example.net")
+    assert may_dial(DialingRules(), "sip:+442079460123@pbx.example.net")
+    assert not may_dial(DialingRules({"*"}), "sip:+881612345678@sip.example.net")
+
+
+@pytest.mark.parametrize("entry", ["1", "+", "+0", "**", "+1x", "GB"])
+def test_wrong_prefix_says_what_to_write(entry: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        DialingRules({entry})
+    assert str(raised.value).startswith(f"OUTBOUND_ALLOWED: {entry!r} is not a prefix; write it like +1")

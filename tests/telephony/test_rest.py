@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from gateway.errors import CarrierRefused, StreamInUse
+from gateway.errors import CarrierRefused, NumberNotAllowed, StreamInUse
+from gateway.metrics import REGISTRY
 from gateway.settings import Secret
-from gateway.telephony.rest import TelnyxControl, TwilioControl
+from gateway.telephony.phone_numbers import DialingRules
+from gateway.telephony.rest import DialLimits, TelnyxControl, TwilioControl
 from gateway.telephony.telnyx import read_webhook
 from gateway.telephony.twilio import picked_up, was_put_through
 from tests.fakes.telnyx import FakeTelnyx
@@ -37,14 +39,18 @@ async def telnyx():
         yield telnyx
 
 
-def twilio_control(http, twilio, *, api_url="", token=""):
+ANYWHERE = DialLimits(DialingRules({"*"}))
+
+
+def twilio_control(http, twilio, *, api_url="", token="", limits=ANYWHERE):
     secret = Secret(token or twilio.auth_token)
-    return TwilioControl(http, api_url=api_url or twilio.api_url, account_sid=twilio.account_sid, auth_token=secret)
+    url, account = api_url or twilio.api_url, twilio.account_sid
+    return TwilioControl(http, api_url=url, account_sid=account, auth_token=secret, limits=limits)
 
 
-def telnyx_control(http, telnyx, *, api_url="", key=""):
-    secret = Secret(key or telnyx.api_key)
-    return TelnyxControl(http, api_url=api_url or telnyx.api_url, api_key=secret, hang_up_pauses=(0.0,) * 4)
+def telnyx_control(http, telnyx, *, api_url="", key="", limits=ANYWHERE):
+    secret, url = Secret(key or telnyx.api_key), api_url or telnyx.api_url
+    return TelnyxControl(http, api_url=url, api_key=secret, limits=limits, hang_up_pauses=(0.0,) * 4)
 
 
 def control_of(carrier, http, **options):
@@ -214,6 +220,48 @@ async def test_transfer_calls_the_other_side(carrier, http, target):
     assert (call.leg_b.called, call.leg_b.caller) == (target, call.called)
     assert told_of_leg_b(carrier, ANSWERED[carrier.name]) == call.id
     assert call.ended_by == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "dialled", "transferred"),
+    [(600, (660, 660), (600, 600)), (20, (80, 80), (60, 60)), (0, (86400, 14400), (86400, 14400))],
+)
+async def test_carrier_ends_a_call_that_lasts_too_long(carrier, http, seconds, dialled, transferred):
+    """After the gateway itself would have, which says a sentence first."""
+    is_telnyx = carrier.name == "telnyx"
+    limits = DialLimits(DialingRules(), seconds)
+    await put_through(carrier, http, answered_call(carrier), limits=limits)
+    order = {
+        "caller_id": "+12025550100",
+        "order_id": "o1",
+        "media_url": f"wss://voice.example.com/{carrier.name}/media",
+    }
+    await control_of(carrier, http, limits=limits).dial(TARGET, **order)
+    [transfer] = [command for command in carrier.commands if command.action == TRANSFER[carrier.name]]
+    [dial] = [
+        command
+        for command in carrier.commands
+        if command.action == {"telnyx": "dial", "twilio": "create"}[carrier.name]
+    ]
+    if is_telnyx:
+        given = (transfer.body["time_limit_secs"], dial.body["time_limit_secs"])
+    else:
+        assert f'timeLimit="{transferred[0]}"' in transfer.body["Twiml"]
+        given = (transferred[0], int(dial.body["TimeLimit"]))
+    assert given == (transferred[is_telnyx], dialled[is_telnyx])
+
+
+@pytest.mark.parametrize("target", ["+19005550100", "+881612345678", "+442079460123"])
+async def test_carrier_is_not_asked_for_a_number_that_is_not_allowed(carrier, http, target):
+    before = refused(carrier)
+    with pytest.raises(NumberNotAllowed):
+        await put_through(carrier, http, answered_call(carrier), target, limits=DialLimits())
+    assert (carrier.commands, refused(carrier)) == ([], before + 1)
+
+
+def refused(carrier):
+    labels = {"carrier": carrier.name, "reason": "number not allowed"}
+    return REGISTRY.get_sample_value("voice_gateway_refused_calls_total", labels) or 0
 
 
 @pytest.mark.parametrize("outcome", ["busy", "no-answer"])

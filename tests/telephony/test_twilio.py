@@ -62,15 +62,25 @@ URLS = {
     [("+12025550177", "number"), ("sip:desk@pbx.example.net?x-ticket=8812&x-from=agent", "sip")],
 )
 def test_twiml_puts_through_as_the_library_would(target: str, noun: str) -> None:
-    ours = twilio.dial(target, caller_id="+12025550100", ring_seconds=30, **URLS)
+    ours = twilio.dial(target, caller_id="+12025550100", ring_seconds=30, time_limit=3600, **URLS)
     theirs = VoiceResponse()
-    dial = theirs.dial(caller_id="+12025550100", answer_on_bridge=True, timeout=30, action=URLS["resume_url"])
+    dial = theirs.dial(
+        caller_id="+12025550100", answer_on_bridge=True, timeout=30, time_limit=3600, action=URLS["resume_url"]
+    )
     getattr(dial, noun)(target, status_callback=URLS["status_url"], status_callback_event="answered")
     assert ElementTree.canonicalize(ours) == ElementTree.canonicalize(str(theirs))
 
 
+def test_twiml_says_a_sentence_and_hangs_up() -> None:
+    theirs = VoiceResponse()
+    theirs.say("Lines 1 & 2 are busy.")
+    theirs.hangup()
+    ours = twilio.say_and_hang_up("Lines 1 & 2 are busy.")
+    assert ElementTree.canonicalize(ours) == ElementTree.canonicalize(str(theirs))
+
+
 def test_no_caller_id_leaves_it_to_twilio() -> None:
-    [dial] = ElementTree.fromstring(twilio.dial("+12025550177", caller_id="", ring_seconds=30, **URLS))
+    [dial] = ElementTree.fromstring(twilio.dial("+12025550177", caller_id="", ring_seconds=30, time_limit=60, **URLS))
     assert "callerId" not in dial.attrib
 
 

@@ -1,0 +1,127 @@
+"""Limits against fraud and cost, in whole calls on both carriers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.calls.call_end import TIME_IS_UP
+from gateway.metrics import REGISTRY
+from gateway.web.twilio import BUSY_TEXT
+from tests.stage import CALLER, Stage, make_carrier, staged
+
+OTHER = "+12025550199"
+
+
+def refused(carrier: str, reason: str) -> float:
+    labels = {"carrier": carrier, "reason": reason}
+    return REGISTRY.get_sample_value("voice_gateway_refused_calls_total", labels) or 0
+
+
+async def refused_politely(stage: Stage, caller: str = CALLER) -> None:
+    """Twilio says a sentence; Telnyx could only do so in an answered call, so it is busy."""
+    conversations = len(stage.engine.conversations)
+    call = await stage.carrier.dial(caller)
+    await call.over()
+    if stage.carrier.name == "twilio":
+        assert call.said == [BUSY_TEXT]
+    else:
+        assert call.rejected
+        assert stage.carrier.commands[-1].body["cause"] == "USER_BUSY"
+    assert len(stage.engine.conversations) == conversations
+
+
+async def test_one_call_too_many(tmp_path: Path, carrier_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = refused(carrier_name, "full")
+    async with staged(tmp_path, make_carrier(carrier_name), MAX_CALLS="1") as stage:
+        call, _ = await stage.dial()
+        await refused_politely(stage, OTHER)
+        assert refused(carrier_name, "full") == before + 1
+        [record] = [record for record in caplog.records if record.message == "call refused"]
+        assert (record.reason, record.caller) == ("MAX_CALLS is reached", f"…{OTHER[-4:]}")
+        await call.hang_up()
+        await stage.idle()
+        await stage.dial(OTHER)
+
+
+async def test_three_calls_of_one_number_by_default(tmp_path: Path, carrier_name: str) -> None:
+    before = refused(carrier_name, "caller busy")
+    async with staged(tmp_path, make_carrier(carrier_name)) as stage:
+        for _ in range(3):
+            await stage.dial()
+        await refused_politely(stage)
+        assert refused(carrier_name, "caller busy") == before + 1
+        await stage.dial(OTHER)
+
+
+async def test_longest_call_ends_with_a_sentence_and_a_document(tmp_path: Path, carrier_name: str) -> None:
+    async with staged(tmp_path, make_carrier(carrier_name), MAX_CALL_SECONDS="2") as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("I have a long story.")
+        assert (await conversation.message("InjectAgentMessage"))["message"] == TIME_IS_UP
+        await call.over()
+        assert call.ended_by != "caller"
+        assert "CALLER: I have a long story." in await stage.archive()
+        assert "AGENT: I'm sorry, this call has reached its longest time" in await stage.archive()
+        assert "**Session:** voice-session:" in (await stage.document())["content"]
+
+
+# Outbound
+
+
+@pytest.fixture
+async def stage(carrier_name: str, tmp_path: Path) -> Any:
+    async with staged(tmp_path, make_carrier(carrier_name), OUTBOUND_PER_HOUR="2", MAX_CALLS="2") as made:
+        made.carrier.callee = "busy"
+        yield made
+
+
+async def place(stage: Stage, to: str = CALLER) -> tuple[int, str]:
+    answer = await stage.http.post("/v1/outbound/call", json={"to": to, "from": "+12025550100"})
+    return answer.status_code, answer.json().get("detail", "")
+
+
+@pytest.mark.parametrize("number", ["+442079460123", "+18765550100", "+19005550100", "+881612345678"])
+async def test_number_that_is_not_allowed_gets_403(stage: Stage, number: str) -> None:
+    before = refused(stage.carrier.name, "number not allowed")
+    status, detail = await place(stage, number)
+    assert (status, stage.carrier.calls) == (403, [])
+    assert detail.endswith("add its prefix to OUTBOUND_ALLOWED")
+    assert refused(stage.carrier.name, "number not allowed") == before + 1
+
+
+async def test_named_numbers_may_be_dialled(tmp_path: Path, carrier_name: str) -> None:
+    async with staged(tmp_path, make_carrier(carrier_name), OUTBOUND_ALLOWED="*,+881") as stage:
+        for number in (CALLER, "+442079460123", "+881612345678"):
+            assert await place(stage, number) == (201, "")
+        assert (await place(stage, "+19005550100"))[0] == 403
+
+
+async def test_so_many_calls_an_hour(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    assert [(await place(stage))[0] for _ in range(2)] == [201, 201]
+    assert (await place(stage, "+19005550100"))[0] == 403  # not counted
+    assert await place(stage) == (429, "OUTBOUND_PER_HOUR calls were placed in this hour")
+    assert "outbound call refused" in caplog.messages
+    assert len(stage.carrier.calls) == 2
+
+
+async def test_no_outbound_call_beyond_the_limit_of_calls(stage: Stage) -> None:
+    for _ in range(2):
+        await stage.dial()
+    assert await place(stage, OTHER) == (429, "MAX_CALLS is reached")
+
+
+async def test_function_can_not_transfer_to_a_costly_number(tmp_path: Path, carrier_name: str) -> None:
+    (tmp_path / "tools.py").write_text(
+        "def premium(conv: Conversation):\n"
+        '    """Transfers to a premium-rate number."""\n'
+        '    conv.transfer("+19005550100")\n'
+    )
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\nfunctions = "tools.py"\n')
+    async with staged(tmp_path, make_carrier(carrier_name)) as stage:
+        call, conversation = await stage.dial()
+        await conversation.call_functions(["premium"])
+        assert (await conversation.message("InjectAgentMessage"))["message"].startswith("I'm sorry, I could not")
+        assert len(stage.carrier.calls) == 1
+        await call.hang_up()
