@@ -81,7 +81,7 @@ from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.login import LoginGuard
 from gateway.web.mcp import McpEndpoint
-from gateway.web.media import CODECS, MediaEndpoint
+from gateway.web.media import MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
 from gateway.web.request import PublicUrl
 from gateway.web.sessions import LiveEventsEndpoint
@@ -90,7 +90,7 @@ from gateway.web.telnyx import TelnyxEndpoint
 from gateway.web.twilio import TwilioEndpoint
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
-from gateway.websocket.port_mux import request_prefixes
+from gateway.websocket.port_mux import ConnectionLimits
 
 if TYPE_CHECKING:
     from gateway.llm.openclaw import OpenClawUpstream
@@ -134,8 +134,8 @@ def create_app(
     `engines`: the voice engines that VOICE_ENGINE may name.
 
     The application's lifespan starts and stops everything. Its state holds `media_endpoint`, the factory for media
-    sockets, which do not pass through ASGI; `call_manager`, which `gateway serve` drains; and `close_event_streams`,
-    which ends responses that would otherwise go on until the client leaves.
+    sockets, which do not pass through ASGI; `connection_limits`; `call_manager`, which `gateway serve` drains; and
+    `close_event_streams`, which ends responses that would otherwise go on until the client leaves.
     """
     config = Config.from_settings(settings, connect, timeouts, engines)
 
@@ -145,11 +145,14 @@ def create_app(
             sharing = open_sharing(settings, timeouts.cluster, shares_disk=is_worker, private_redis=private_redis)
             resources = await open_resources(config, await stack.enter_async_context(sharing), stack)
             services = await start_services(config, resources, stack)
-            media = MediaEndpoint(services.manager, settings.carriers)
+            public = PublicUrl(settings.public_url)
+            media = MediaEndpoint(services.manager, settings.carriers, public, settings.twilio_auth_token)
             app.router.routes.extend(await routes(config, resources, services, stack))
             yield {
                 "media_endpoint": media,
-                "media_prefixes": request_prefixes(CODECS),
+                "connection_limits": ConnectionLimits(
+                    total=settings.max_connections, per_peer=settings.max_connections_per_peer
+                ),
                 "call_manager": services.manager,
                 "close_event_streams": resources.call_events.close,
             }

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import orjson
@@ -23,6 +23,9 @@ LogFormat = Literal["text", "json"]
 MOST_WAITING: Final = 10_000
 """Lines buffered while the log is not read. Further ones are dropped, and counted in a line that says so."""
 FLUSH_SECONDS: Final = 2.0
+BURST_SECONDS: Final = 60.0
+"""How often a BurstLogger repeats a line."""
+_MAX_TEXT: Final = 200
 
 _log = logging.getLogger(__name__)
 _call: contextvars.ContextVar[str] = contextvars.ContextVar("call", default="")
@@ -69,6 +72,26 @@ class CallLogger(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
         return msg, kwargs
+
+
+class BurstLogger:
+    """Logs what unauthenticated peers cause: each phrase once per BURST_SECONDS, with long texts cut."""
+
+    def __init__(self, logger: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._now = now
+        self._bursts: dict[str, tuple[float, int]] = {}
+        """By phrase: when it was last logged, and how many lines have been left out since."""
+
+    def warning(self, phrase: str, fields: Mapping[str, object]) -> None:
+        now = self._now()
+        logged_at, left_out = self._bursts.get(phrase, (now - BURST_SECONDS, 0))
+        if now - logged_at < BURST_SECONDS:
+            self._bursts[phrase] = logged_at, left_out + 1
+            return
+        self._bursts[phrase] = now, 0
+        extra = {name: value[:_MAX_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
+        self._logger.warning(phrase, extra=extra | ({"left_out": left_out} if left_out else {}))
 
 
 def last_four(number: str) -> str:

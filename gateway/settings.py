@@ -171,6 +171,12 @@ class Settings(BaseModel):
         None, description="unset: nothing is recorded; else recorded calls, for gateway replay"
     )
     listen_in: bool = Field(False, description="true: dashboard users may listen to live calls")
+    max_connections: WholeNumber = Field(
+        500, description="HTTP connections at once, without media sockets; 0: no limit"
+    )
+    max_connections_per_peer: WholeNumber = Field(
+        100, description="HTTP connections at once of one address; not for FORWARDED_ALLOW_IPS; 0: no limit"
+    )
     drain_seconds: WholeNumber = Field(600, description="how long live calls may go on after SIGTERM")
     otel_exporter_otlp_endpoint: HttpUrl = Field("", description="a collector for traces, over HTTP; unset: none")
     log_format: Annotated[Literal["", "text", "json"], _lower] = Field("", description="text on a terminal, else json")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.logs import MOST_WAITING, CallLogger, last_four, set_up
+from gateway.logs import BURST_SECONDS, MOST_WAITING, BurstLogger, CallLogger, last_four, set_up
 from tests.fakes.remem import FakeRemem
 from tests.stage import make_carrier, staged
 
@@ -252,3 +252,16 @@ async def test_every_line_of_a_call_names_it(written, tmp_path):
     assert {line.get("call") for line in of_calls} == {of_calls[0]["call"]}
     assert "Xylophone" not in str(lines)
     assert "2025550143" not in str(lines)
+
+
+def test_burst_is_one_line(caplog):
+    """The next line, a minute later, has the number of lines in between. Texts are cut."""
+    clock = [0.0]
+    log = BurstLogger(logging.getLogger("strangers"), now=lambda: clock[0])
+    for _ in range(5):
+        log.warning("request refused", {"reason": "x" * 500, "status": 400})
+    log.warning("another", {"reason": ""})
+    clock[0] += BURST_SECONDS
+    log.warning("request refused", {"reason": "x"})
+    lines = [(record.message, len(record.reason), getattr(record, "left_out", 0)) for record in caplog.records]
+    assert lines == [("request refused", 200, 0), ("another", 0, 0), ("request refused", 1, 4)]

@@ -12,11 +12,11 @@ import functools
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway import logs
 from gateway.agents import AgentDirectory
@@ -35,7 +35,7 @@ from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history.call_log import RecoveredCall
 from gateway.history.live_events import CallEvents
-from gateway.logs import last_four
+from gateway.logs import BurstLogger, last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED, WATCHDOG
 from gateway.session import CallKey, EndReason, VoiceSession
@@ -50,7 +50,9 @@ LAG_WINDOW: Final = 60.0
 AUDIBLE_LAG: Final = 0.25
 """A delay of the event loop, in seconds, that callers can hear; it is logged."""
 MAX_UNCLAIMED_STREAMS: Final = 200
-"""Media sockets that have not sent a valid `start`. For one more, the oldest is closed."""
+"""Media sockets that have not sent a valid `start`: of one carrier that proved who it is, and of all other peers."""
+MAX_UNCLAIMED_PER_PEER: Final = 50
+"""The same of one peer. For one more, its oldest is closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +83,13 @@ class Admission:
     calls_per_caller: int = 0
 
 
+class _Unclaimed(NamedTuple):
+    """Media sockets that share one limit: those of a verified carrier, or of one peer."""
+
+    is_verified: bool
+    name: str
+
+
 class CallManager:
     """Owns every call of this node: its state, its task, and the clock that ticks it."""
 
@@ -105,7 +114,8 @@ class CallManager:
         self._table = CallTable(timeouts.remember_ended)
         self._recovery = StreamRecovery(self._table, controls, calls, cluster, timeouts)
         self.operator = OperatorControl(self._table, cluster)
-        self._unclaimed: dict[MediaStream, None] = {}
+        self._unclaimed: dict[MediaStream, _Unclaimed] = {}
+        self._stranger_log = BurstLogger(_log)
         self._running: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[object]] = set()
         self._delays: deque[float] = deque(maxlen=round(LAG_WINDOW * TICK_GROUPS / timeouts.tick))
@@ -440,14 +450,35 @@ class CallManager:
 
     # Media sockets
 
-    def expect(self, stream: MediaStream) -> None:
-        """A media socket opened and has yet to send its `start`."""
-        self._unclaimed[stream] = None
-        if len(self._unclaimed) > MAX_UNCLAIMED_STREAMS:
-            oldest = next(iter(self._unclaimed))
-            del self._unclaimed[oldest]
-            _log.warning("too many media sockets without a start", extra={"carrier": oldest.carrier})
-            oldest.close()
+    def awaits_media(self, carrier: str, token: str = "") -> bool:
+        """
+        Whether a call of this carrier, with a token that very call, waits for its media stream.
+
+        With several nodes, any call may wait at another one.
+        """
+        if not token and self._cluster.takes_over_calls:
+            return True
+        calls = [call for call in self._table if call.key[0] == carrier and call.has_open_token]
+        return any(call.has_token(token) for call in calls) if token else bool(calls)
+
+    def expect(self, stream: MediaStream, peer: str, *, is_verified: bool) -> None:
+        """
+        A media socket opened and has yet to send its `start`. Close the oldest if there are too many.
+
+        A carrier that proved who it is with the upgrade has room of its own. Others compete with the same peer only,
+        and all peers together take room from the one that has most.
+        """
+        group = self._unclaimed[stream] = _Unclaimed(is_verified, stream.carrier if is_verified else peer)
+        sizes = Counter(self._unclaimed.values())
+        if sizes[group] <= (MAX_UNCLAIMED_STREAMS if is_verified else MAX_UNCLAIMED_PER_PEER):
+            strangers = Counter({one: size for one, size in sizes.items() if not one.is_verified})
+            if strangers.total() <= MAX_UNCLAIMED_STREAMS:
+                return
+            [(group, _)] = strangers.most_common(1)
+        oldest = next(one for one, of in self._unclaimed.items() if of == group)
+        del self._unclaimed[oldest]
+        self._stranger_log.warning("too many media sockets without a start", {"carrier": oldest.carrier, "peer": peer})
+        oldest.close()
 
     def gone(self, stream: MediaStream) -> None:
         self._unclaimed.pop(stream, None)
@@ -458,7 +489,7 @@ class CallManager:
         key = (stream.carrier, started.call_id)
         call = await self._redeem(key, started)
         if call is None or not self._calls.has_engine:
-            _log.warning("media socket refused", extra={"carrier": stream.carrier, "reason": "no valid token"})
+            self._stranger_log.warning("media socket refused", {"carrier": stream.carrier, "reason": "no valid token"})
             return None
         logs.set_call(call.session_id)
         if started.problem:  # another stream would have the same problem

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gateway.errors import RemoteProtocolError
+from gateway.logs import BurstLogger
 from gateway.metrics import ADDED_DELAY, WATCHDOG
 from gateway.telephony import codec
 from gateway.telephony.codec import CarrierCodec, StreamStarted, StreamState
@@ -15,6 +16,9 @@ from gateway.websocket.interface import NORMAL, POLICY_VIOLATION, Socket
 
 MAX_HELD_FRAMES: Final = 500
 """Frames kept during admission: ten seconds of audio."""
+
+MAX_FRAMES_BEFORE_START: Final = 10
+"""Carriers send `connected`, then `start`."""
 
 MEASURED_FRAMES: Final = 50
 """One frame in this many is timed: one per second of audio."""
@@ -72,11 +76,13 @@ class MediaStream:
         admit: Admit,
         *,
         gone: Callable[["MediaStream"], None],
+        stranger_log: BurstLogger,
         timeouts: MediaTimeouts = _TIMEOUTS,
     ) -> None:
         self._codec = codec
         self._admit = admit
         self._gone = gone
+        self._stranger_log = stranger_log
         self._timeouts = timeouts
         self._socket: Socket | None = None
         self._call: MediaStreamEvents | None = None
@@ -165,6 +171,9 @@ class MediaStream:
                 self._held.clear()
                 self.close(POLICY_VIOLATION)
             return
+        if self._codec.state is StreamState.CONNECTING and self._frames > MAX_FRAMES_BEFORE_START:
+            self.close(POLICY_VIOLATION)
+            return
         try:
             events = self._codec.receive(data)
         except RemoteProtocolError as error:
@@ -200,11 +209,11 @@ class MediaStream:
                 self._start_timer.cancel()
                 admission = self._run_admission(event)
                 self._admission = asyncio.get_running_loop().create_task(admission, name="media admission")
-            case codec.CarrierErrorReported(code, title):
-                fields = {**self._log_fields, "carrier": self.carrier, "code": code, "title": title}
-                _log.warning("carrier reported an error", extra=fields)
             case _ if call is None:
                 pass
+            case codec.CarrierErrorReported(code, title):
+                fields = {"call": call.name, "carrier": self.carrier, "code": code[:100], "title": title[:200]}
+                _log.warning("carrier reported an error", extra=fields)
             case codec.AudioReceived(audio):
                 call.on_caller_audio(audio)
             case codec.MarkReached(name):
@@ -224,6 +233,8 @@ class MediaStream:
         if self._call is None:
             self.close(POLICY_VIOLATION)
         else:
+            if self._socket is not None:
+                self._socket.trust()
             for data in held:
                 self.on_text(data)
         if self._socket is None:
@@ -231,19 +242,16 @@ class MediaStream:
 
     def _no_start(self) -> None:
         WATCHDOG.labels("media socket without start").inc()
-        _log.warning("media socket sent no start", extra={"carrier": self.carrier, "seconds": self._timeouts.start})
+        fields = {"carrier": self.carrier, "seconds": self._timeouts.start}
+        self._stranger_log.warning("media socket sent no start", fields)
         self.close(POLICY_VIOLATION)
 
     def _protocol_error(self, error: RemoteProtocolError) -> None:
-        """Drop the frame of an admitted stream; close any other socket. Log once."""
-        if not self._has_logged_problem:
-            self._has_logged_problem = True
-            fields = {**self._log_fields, "carrier": error.peer, "problem": error.problem}
-            _log.warning("carrier protocol error", extra=fields)
+        """Drop the frame of an admitted stream, and log it once; close any other socket."""
+        fields = {"carrier": error.peer, "problem": error.problem}
         if self._call is None:
+            self._stranger_log.warning("carrier protocol error", fields)
             self.close(POLICY_VIOLATION)
-
-    @property
-    def _log_fields(self) -> dict[str, str]:
-        """The call's name, once the stream is admitted."""
-        return {"call": self._call.name} if self._call is not None else {}
+        elif not self._has_logged_problem:
+            self._has_logged_problem = True
+            _log.warning("carrier protocol error", extra={"call": self._call.name, **fields})

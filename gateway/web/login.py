@@ -5,7 +5,6 @@ The login link's token never stays in the address bar. It is exchanged for a coo
 sites can't use. Actions also need the token of one of our own forms, and an Origin header with our host.
 """
 
-import ipaddress
 import logging
 import secrets
 import time
@@ -26,6 +25,7 @@ from gateway.sealing import Sealer, Signer, is_same
 from gateway.settings import Secret
 from gateway.web.dashboard.html import Pages, static_file
 from gateway.web.request import Handler, PublicUrl, read_body
+from gateway.websocket.port_mux import network
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -301,26 +301,17 @@ class LoginThrottle:
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
 
     def allows(self, address: str, now: float) -> bool:
-        return len(self._recent(_network(address), now)) < MAX_ATTEMPTS
+        return len(self._recent(network(address), now)) < MAX_ATTEMPTS
 
     def record_failure(self, address: str, now: float) -> None:
-        network = _network(address)
-        self._failures[network] = [*self._recent(network, now), now]
-        self._failures.move_to_end(network)
+        peer = network(address)
+        self._failures[peer] = [*self._recent(peer, now), now]
+        self._failures.move_to_end(peer)
         if len(self._failures) > _MAX_ADDRESSES:
             self._failures.popitem(last=False)
 
-    def _recent(self, network: str, now: float) -> list[float]:
-        return [failed_at for failed_at in self._failures.get(network, ()) if now - failed_at < ATTEMPT_SECONDS]
-
-
-def _network(address: str) -> str:
-    """One subscriber usually has a whole /64 of IPv6 addresses."""
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)
+    def _recent(self, peer: str, now: float) -> list[float]:
+        return [failed_at for failed_at in self._failures.get(peer, ()) if now - failed_at < ATTEMPT_SECONDS]
 
 
 # Sealed values

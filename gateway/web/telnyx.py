@@ -18,6 +18,7 @@ from gateway.calls.call_table import ManagedCall
 from gateway.calls.manager import CallManager, Refusal
 from gateway.calls.outbound import OutboundCallStore
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
+from gateway.logs import BurstLogger
 from gateway.telephony.rest import TelnyxControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.telnyx import WebhookEvent, read_webhook
@@ -45,6 +46,7 @@ class TelnyxEndpoint:
         self._verifier = verifier
         self._control = control
         self._commands: set[asyncio.Task[None]] = set()
+        self._stranger_log = BurstLogger(_log)
 
     def routes(self) -> list[Route]:
         return [Route("/telnyx/webhook", self.webhook, methods=["POST"])]
@@ -62,7 +64,7 @@ class TelnyxEndpoint:
             self._verifier.check(body, request.headers, now=time.time())
             event = read_webhook(body)
         except SignatureRejected as error:
-            _log.warning("webhook rejected", extra={"carrier": "telnyx", "reason": str(error)})
+            self._stranger_log.warning("webhook rejected", {"carrier": "telnyx", "reason": str(error)})
             return Response("signature rejected", 403)
         except RemoteProtocolError as error:
             _log.warning("webhook rejected", extra={"carrier": "telnyx", "reason": str(error)})

@@ -1,7 +1,7 @@
 """Twilio webhooks: incoming call, answered outbound call, ended stream, status callback."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -14,6 +14,7 @@ from gateway.calls.call_table import ManagedCall
 from gateway.calls.manager import CallManager, Refusal
 from gateway.calls.outbound import OutboundCallStore
 from gateway.errors import SignatureRejected
+from gateway.logs import BurstLogger
 from gateway.settings import Secret
 from gateway.telephony import twilio
 from gateway.telephony.signatures import check_twilio
@@ -35,6 +36,7 @@ class TwilioEndpoint:
     public: PublicUrl
     auth_token: Secret | None
     outbound_calls: OutboundCallStore
+    stranger_log: BurstLogger = field(default_factory=lambda: BurstLogger(_log))
 
     def routes(self) -> list[Route]:
         return [
@@ -128,7 +130,7 @@ class TwilioEndpoint:
         try:
             check_twilio(self.auth_token.reveal(), self.public.requested_url(request), pairs, request.headers)
         except SignatureRejected as error:
-            _log.warning("webhook rejected", extra={"carrier": "twilio", "reason": str(error)})
+            self.stranger_log.warning("webhook rejected", {"carrier": "twilio", "reason": str(error)})
             raise HTTPException(403, "signature rejected") from None
         return dict(pairs)
 

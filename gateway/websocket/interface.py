@@ -8,6 +8,7 @@ switch. `send` never blocks; `buffered_bytes` is the amount that the peer has no
 import functools
 import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gateway.errors import EngineRefused, EngineUnavailable
@@ -21,6 +22,17 @@ PING_SECONDS: Final = 10.0
 """A client socket sends a ping after this much silence and waits as long for the pong."""
 ABNORMAL: Final = 1006
 """Never on the wire: `on_closed` reports it when the connection broke without a close frame."""
+
+MAX_FRAGMENTS: Final = 1000
+"""Fragments of one message."""
+MAX_OUTGOING_BYTES: Final = 8 * 1024 * 1024
+"""A peer that leaves this much unread is disconnected. Calls give up a slow peer long before that."""
+STRANGER_BYTES: Final = 256 * 1024
+"""What a server socket accepts before `trust`: ten seconds of audio, which a carrier may send during admission."""
+STRANGER_FRAMES: Final = 600
+"""The same in frames of any kind."""
+ABORT_SECONDS: Final = 0.1
+"""How long an untrusted peer has to read the close frame. Nothing more is read from it, and it can't delay the end."""
 
 
 def handshake_refused(status: int) -> EngineRefused | EngineUnavailable:
@@ -41,7 +53,15 @@ class Socket(Protocol):
     def send_text(self, data: bytes) -> None: ...
     def send_binary(self, data: bytes) -> None: ...
     def close(self, code: int = NORMAL) -> None:
-        """Send a close frame and disconnect. Safe to repeat; `on_closed` follows once."""
+        """Send a close frame and disconnect. Safe to repeat; nothing is received after it, and `on_closed` once."""
+
+    def trust(self) -> None:
+        """
+        The peer has proved who it is.
+
+        Before that, a server socket accepts STRANGER_BYTES and no fragments, answers no pings, and does not wait for
+        the peer when it closes.
+        """
 
     @property
     def buffered_bytes(self) -> int: ...
@@ -57,8 +77,18 @@ class SocketOwner(Protocol):
         """The connection has ended, from either side. Called once, last."""
 
 
-UpgradeHandler = Callable[[str, Mapping[str, str]], SocketOwner | int]
-"""Called for each upgrade with path and query, and headers. Returns the socket's owner or an HTTP status to refuse."""
+@dataclass(frozen=True, slots=True)
+class UpgradeRequest:
+    """A request for a WebSocket: path and query as sent, headers with names in lower case."""
+
+    target: str
+    headers: Mapping[str, str]
+    peer: str
+    """The network of the client, which may be behind a trusted proxy."""
+
+
+UpgradeHandler = Callable[[UpgradeRequest], SocketOwner | int]
+"""Called for each upgrade. Returns the socket's owner or an HTTP status to refuse."""
 
 
 class Connector(Protocol):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from picows import (
@@ -14,27 +14,29 @@ from picows import (
     WSListener,
     WSMsgType,
     WSTransport,
-    WSUpgradeRequest,
-    WSUpgradeResponse,
-    WSUpgradeResponseWithListener,
     ws_connect,
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # left out of its stubs
 
 from gateway.errors import EngineUnavailable
+from gateway.logs import BurstLogger
 from gateway.websocket.interface import (
     ABNORMAL,
+    ABORT_SECONDS,
+    MAX_FRAGMENTS,
+    MAX_OUTGOING_BYTES,
     NO_STATUS,
     NORMAL,
     PING_SECONDS,
+    POLICY_VIOLATION,
+    STRANGER_BYTES,
+    STRANGER_FRAMES,
     TOO_BIG,
     SocketOwner,
-    UpgradeHandler,
     handshake_refused,
     tls_context,
 )
 
-_HANDSHAKE_SECONDS: Final = 5.0
 _TEXT: Final = WSMsgType.TEXT  # module constants: enum member lookup per frame costs more than the comparison
 _BINARY: Final = WSMsgType.BINARY
 _log = logging.getLogger("picows")
@@ -43,13 +45,22 @@ _log = logging.getLogger("picows")
 class PicowsSocket(WSListener):
     """One connection."""
 
-    def __init__(self, owner: SocketOwner, max_bytes: int) -> None:
+    def __init__(self, owner: SocketOwner, max_bytes: int, *, is_trusted: bool) -> None:
         self._owner = owner
         self._max_bytes = max_bytes
         self._transport: WSTransport | None = None
         self._parts: list[bytes] = []
+        self._parts_bytes = 0
         self._parts_type = WSMsgType.TEXT
         self._close_code = ABNORMAL
+        self._is_closed = False
+        self._is_trusted = False
+        self._stranger_bytes = self._stranger_frames = 0
+        # Attributes, so that the state costs nothing per frame.
+        self._on_text: Callable[[bytes], None] = self._stranger_text
+        self._on_binary = owner.on_binary
+        if is_trusted:
+            self.trust()
 
     # Called by the owner
 
@@ -62,10 +73,18 @@ class PicowsSocket(WSListener):
             self._transport.send(_BINARY, data)
 
     def close(self, code: int = NORMAL) -> None:
-        if self._transport is not None and not self._transport.is_close_frame_sent:
+        if self._transport is not None and not self._is_closed:
             self._close_code = code
-            self._transport.send_close(WSCloseCode(code))
-            self._transport.disconnect()
+            if not self._transport.is_close_frame_sent:
+                self._transport.send_close(WSCloseCode(code))
+            self._stop_receiving()
+            if self._is_trusted:
+                self._transport.disconnect()
+
+    def trust(self) -> None:
+        self._is_trusted = True
+        if not self._is_closed:
+            self._on_text = self._owner.on_text
 
     @property
     def buffered_bytes(self) -> int:
@@ -75,21 +94,28 @@ class PicowsSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        transport.underlying_transport.set_write_buffer_limits(high=MAX_OUTGOING_BYTES)
         self._owner.on_open(self)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
         if kind == _TEXT and frame.fin:
-            self._owner.on_text(frame.get_payload_as_bytes())
+            self._on_text(frame.get_payload_as_bytes())
         elif kind == _BINARY and frame.fin:
-            self._owner.on_binary(frame.get_payload_as_bytes())
+            self._on_binary(frame.get_payload_as_bytes())
+        elif self._is_closed:
+            pass
         elif kind == WSMsgType.CLOSE:
-            if not transport.is_close_frame_sent:
-                code: Any = frame.get_close_code()  # a plain number for codes outside picows's enumeration
-                self._close_code = int(code) or NO_STATUS
-                transport.send_close(WSCloseCode.OK)
-            transport.disconnect()
-        elif kind in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
+            code: Any = frame.get_close_code()  # a plain number for codes outside picows's enumeration
+            self.close()
+            self._close_code = int(code) or NO_STATUS
+        elif not self._is_trusted:
+            self._count_stranger_frame()
+            if kind not in (WSMsgType.PING, WSMsgType.PONG):
+                self.close(POLICY_VIOLATION)
+        elif kind == WSMsgType.PING:
+            transport.send_pong(frame.get_payload_as_bytes())
+        elif kind != WSMsgType.PONG:
             self._collect(frame)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
@@ -97,22 +123,63 @@ class PicowsSocket(WSListener):
         self._owner.on_closed(self._close_code)
 
     def pause_writing(self) -> None:
-        """Ignored: audio is never held back. The call checks `buffered_bytes` and drops a slow peer."""
+        """Audio is never held back: the peer has left too much unread."""
+        if self._transport is not None:
+            self._transport.disconnect(graceful=False)
 
     def resume_writing(self) -> None:
         """See pause_writing."""
 
+    def accepts(self, nbytes: int) -> bool:
+        """Whether bytes just read may be parsed: not after the close, and a limited number before `trust`."""
+        if not self._is_trusted:
+            self._stranger_bytes += nbytes
+            if self._stranger_bytes > STRANGER_BYTES:
+                self.close(POLICY_VIOLATION)
+        return not self._is_closed
+
+    def parsed(self) -> None:
+        """If picows has found a protocol error, it has sent the close frame. Stop reading before it disconnects."""
+        if self._transport is not None and self._transport.is_close_frame_sent and not self._is_closed:
+            self._stop_receiving()
+
+    def _stop_receiving(self) -> None:
+        self._is_closed = True
+        self._on_text = self._on_binary = _ignore
+        assert self._transport is not None
+        underlying = self._transport.underlying_transport
+        if not underlying.is_closing():
+            underlying.pause_reading()
+            if not self._is_trusted:
+                asyncio.get_running_loop().call_later(ABORT_SECONDS, underlying.abort)
+
+    def _stranger_text(self, data: bytes) -> None:
+        self._count_stranger_frame()
+        if not self._is_closed:
+            self._owner.on_text(data)
+
+    def _count_stranger_frame(self) -> None:
+        self._stranger_frames += 1
+        if self._stranger_frames > STRANGER_FRAMES:
+            self.close(POLICY_VIOLATION)
+
     def _collect(self, frame: WSFrame) -> None:
-        """Reassemble a fragmented message. Close the connection if it grows beyond the limit."""
+        """Reassemble a fragmented message. Close the connection if it grows beyond the limits."""
         if frame.msg_type != WSMsgType.CONTINUATION:
-            self._parts, self._parts_type = [], frame.msg_type
-        self._parts.append(frame.get_payload_as_bytes())
-        if sum(map(len, self._parts)) > self._max_bytes:
+            self._parts, self._parts_bytes, self._parts_type = [], 0, frame.msg_type
+        self._parts.append(data := frame.get_payload_as_bytes())
+        self._parts_bytes += len(data)
+        if self._parts_bytes > self._max_bytes or len(self._parts) > MAX_FRAGMENTS:
+            self._parts = []
             self.close(TOO_BIG)
         elif frame.fin:
-            whole, self._parts = b"".join(self._parts), []
-            deliver = self._owner.on_text if self._parts_type == WSMsgType.TEXT else self._owner.on_binary
+            whole, self._parts, self._parts_bytes = b"".join(self._parts), [], 0
+            deliver = self._on_text if self._parts_type == WSMsgType.TEXT else self._on_binary
             deliver(whole)
+
+
+def _ignore(data: bytes) -> None:
+    """What a peer sends after the close is not delivered."""
 
 
 async def connect(
@@ -122,7 +189,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout):
             _, listener = await ws_connect(
-                lambda: PicowsSocket(owner, max_bytes),
+                lambda: PicowsSocket(owner, max_bytes, is_trusted=True),
                 url,
                 extra_headers=dict(headers),
                 max_frame_size=max_bytes,
@@ -132,6 +199,7 @@ async def connect(
                 enable_auto_ping=True,  # detects a dead peer within 20 s
                 auto_ping_idle_timeout=PING_SECONDS,
                 auto_ping_reply_timeout=PING_SECONDS,
+                enable_auto_pong=False,  # the socket answers pings itself
                 logger_name=_log,
             )
     except WSHandshakeError as error:
@@ -142,19 +210,55 @@ async def connect(
     return listener
 
 
-def server_protocol(upgrade: UpgradeHandler, *, max_bytes: int) -> asyncio.BufferedProtocol:
-    """The protocol for one incoming connection that begins with an upgrade request."""
+class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped
+    """Limits what picows would accept without limit: bytes before `trust`, and data after a protocol error."""
 
-    def listener(request: WSUpgradeRequest) -> PicowsSocket | WSUpgradeResponseWithListener:
-        path = request.path.decode("latin-1")
-        answer = upgrade(path, {name.lower(): value for name, value in request.headers.items()})
-        if isinstance(answer, int):
-            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(answer), None)
-        return PicowsSocket(answer, max_bytes)
+    socket: PicowsSocket
 
-    # By position only. None: host and path, for clients. True: an exception in a callback ends only this connection.
-    pings = (False, 20, 20, WSAutoPingStrategy.PING_WHEN_IDLE, True)  # none: the call has its own watchdog
-    protocol: asyncio.BufferedProtocol = WSProtocol(
-        None, None, False, listener, _log, True, _HANDSHAKE_SECONDS, *pings, max_bytes, None, 2048
+    def data_received(self, data: bytes) -> None:
+        """Feed bytes that were read before this protocol took over."""
+        while data and not self.transport.underlying_transport.is_closing():
+            room = memoryview(self.get_buffer(-1))
+            taken = min(len(room), len(data))
+            room[:taken] = data[:taken]
+            data = data[taken:]
+            WSProtocol.buffer_updated(self, taken)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.socket.accepts(nbytes):
+            WSProtocol.buffer_updated(self, nbytes)
+            self.socket.parsed()
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """picows logs an error for each malformed frame. From a stranger that is one line per burst."""
+
+    def error(self, msg: object, *args: object, **fields: object) -> None:
+        _burst_log.warning("websocket protocol error", {"problem": str(args[0]) if args else str(msg)})
+
+
+_burst_log = BurstLogger(_log)
+
+
+def server_protocol(owner: SocketOwner, *, max_bytes: int) -> asyncio.BufferedProtocol:
+    """The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet."""
+    socket = PicowsSocket(owner, max_bytes, is_trusted=False)
+    protocol = _ServerProtocol(
+        None,  # host and path: only for clients
+        None,
+        False,
+        lambda request: socket,
+        _ServerLog(_log, {}),
+        True,  # an exception in a callback ends only this connection
+        None,  # the whole request is here already: no time limit
+        False,  # no automatic pings: the call has its own watchdog
+        20,
+        20,
+        WSAutoPingStrategy.PING_WHEN_IDLE,
+        False,  # no automatic pongs: strangers get none
+        max_bytes,
+        None,
+        2048,
     )
+    protocol.socket = socket
     return protocol

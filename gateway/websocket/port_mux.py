@@ -1,45 +1,103 @@
 """
-Serves HTTP and media sockets on one port; the request line decides.
+Serves HTTP and media sockets on one port, with limits on what peers without a token can cost.
 
-Media sockets go to picows, everything else to uvicorn's HTTP protocol. Passed to uvicorn as its `http` class, so that
-uvicorn keeps control of listening sockets, signals and lifespan. The application's lifespan state must hold
-`media_endpoint` (an UpgradeHandler), `media_prefixes` (see `request_prefixes`) and `close_event_streams`.
+uvicorn's HTTP protocol, which reads every request. An upgrade to a WebSocket, also on a connection that served other
+requests before, hands the connection over to a media socket; ASGI never sees it. The application's lifespan state must
+hold `media_endpoint` (an UpgradeHandler), `connection_limits` and `close_event_streams`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Final, cast
+import binascii
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 
+import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.logs import BurstLogger
 from gateway.websocket import picows, portable
+from gateway.websocket.interface import UpgradeRequest
 
-REQUEST_LINE_SECONDS: Final = 10.0
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message accepted from a carrier. 20 ms of audio is 300 bytes, and no other message is long."""
+MAX_HEAD_BYTES: Final = 32 * 1024
+MAX_HEADERS: Final = 100
+HEAD_SECONDS: Final = 15.0
+"""From the first byte of a request, or from the start of the connection, until its headers are complete."""
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+"""Handlers read less: this stops a body that a handler does not read."""
+MAX_BODY_PARTS: Final = 10_000
+"""Chunks of a chunked body. 256 KB of one-byte chunks, read at once, would hold the loop for 30 ms."""
+BODY_SECONDS: Final = 30.0
+MAX_PIPELINED: Final = 4
+"""Requests sent ahead on one connection. 256 KB of them, read at once, would hold the loop for 200 ms."""
+
+_UPGRADE_HEADERS: Final = ("host", "sec-websocket-key", "sec-websocket-version")
+
+_log = logging.getLogger(__name__)
 
 
-def request_prefixes(paths: Iterable[str]) -> tuple[bytes, ...]:
-    """The start of every request line that asks for one of these paths."""
-    return tuple(f"GET {path}{end}".encode() for path in paths for end in (" ", "?"))
+class ConnectionLimits:
+    """
+    The HTTP connections of this process, in all and per network of peers. 0: no limit.
+
+    For one connection too many, the one is closed that has waited longest for a request. Media sockets do not count.
+    """
+
+    def __init__(self, *, total: int, per_peer: int) -> None:
+        self._total = total
+        self._per_peer = per_peer
+        self._peers: dict[PortMux, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._waiting: dict[PortMux, None] = {}
+        self.log = BurstLogger(_log)
+
+    def add(self, connection: "PortMux", peer: str) -> bool:
+        """False if there is no room. An empty `peer` is a proxy, which has no limit of its own."""
+        if peer and 0 < self._per_peer <= self._counts[peer] and not self._make_room(peer):
+            return False
+        if 0 < self._total <= len(self._peers) and not self._make_room(""):
+            return False
+        self._peers[connection] = peer
+        self._counts[peer] += 1
+        return True
+
+    def remove(self, connection: "PortMux") -> None:
+        self._waiting.pop(connection, None)
+        peer = self._peers.pop(connection, None)
+        if peer is not None:
+            self._counts[peer] -= 1
+            if not self._counts[peer]:
+                del self._counts[peer]
+
+    def waits(self, connection: "PortMux") -> None:
+        """The connection waits for a request, as after its start and after each response."""
+        if connection in self._peers:
+            self._waiting[connection] = None
+
+    def works(self, connection: "PortMux") -> None:
+        self._waiting.pop(connection, None)
+
+    def _make_room(self, peer: str) -> bool:
+        self.log.warning("too many connections", {"peer": peer or "all"})
+        oldest = next((one for one in self._waiting if not peer or self._peers[one] == peer), None)
+        if oldest is None:
+            return False
+        self.remove(oldest)
+        oldest.transport.abort()
+        return True
 
 
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol. At shutdown it ends event streams, which uvicorn would otherwise wait for."""
+class PortMux(HttpToolsProtocol):
+    """One connection."""
 
-    def shutdown(self) -> None:
-        self.app_state["close_event_streams"]()
-        super().shutdown()
-
-
-class PortMux(asyncio.Protocol):
-    """Reads the start of the request line, then hands the connection over to the right protocol."""
-
-    _make_media: ClassVar[Callable[..., asyncio.Protocol | asyncio.BufferedProtocol]] = staticmethod(
-        picows.server_protocol
-    )
+    _make_media: ClassVar[Callable[..., Any]] = staticmethod(picows.server_protocol)
 
     def __init__(
         self,
@@ -48,56 +106,201 @@ class PortMux(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._make_http: Callable[[], asyncio.Protocol] = lambda: HttpProtocol(config, server_state, app_state, _loop)
-        self._app_state = app_state
-        self._transport: asyncio.Transport | None = None
-        self._received = b""
-        self._timeout: asyncio.TimerHandle | None = None
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits: ConnectionLimits = app_state["connection_limits"]
+        self._proxies = self.app.trusted_hosts if isinstance(self.app, ProxyHeadersMiddleware) else None
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while a request is expected or incomplete."""
+        self._is_in_head = True
+        self._unfinished_bytes = self._head_bytes = self._body_parts = 0
+        self._refusal = 400
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not subclass it
-        self._timeout = asyncio.get_running_loop().call_later(REQUEST_LINE_SECONDS, self._transport.abort)
+    # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        host = self.client[0] if self.client else ""
+        is_proxy = self._proxies is not None and host in self._proxies
+        if not self._limits.add(self, "" if is_proxy else network(host)):
+            transport.abort()
+            return
+        self._limits.waits(self)
+        self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timeout()
+        self._release()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """uvicorn would wait for event streams, which do not end by themselves."""
+        self.app_state["close_event_streams"]()
+        super().shutdown()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also if the peer has not read the last response."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        super().timeout_keep_alive_handler()
+
+    def _release(self) -> None:
+        self._stop_timer()
+        self._limits.remove(self)
+
+    # Requests
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
-        prefixes: tuple[bytes, ...] = self._app_state["media_prefixes"]
-        if self._received.startswith(prefixes):
-            self._hand_to_media()
-        elif len(self._received) >= max(map(len, prefixes)) or b"\r\n" in self._received:
-            self._hand_over(protocol := self._make_http())
-            protocol.data_received(self._received)
-
-    def _hand_to_media(self) -> None:
-        protocol = self._make_media(self._app_state["media_endpoint"], max_bytes=MAX_FRAME_BYTES)
-        transport = self._hand_over(protocol)
-        if isinstance(protocol, asyncio.Protocol):
-            protocol.data_received(self._received)
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
             return
-        # A BufferedProtocol reads into its own buffer, so the bytes received so far are copied there.
-        while self._received and not transport.is_closing():
-            room = memoryview(protocol.get_buffer(-1))
-            taken = min(len(room), len(self._received))
-            room[:taken] = self._received[:taken]
-            self._received = self._received[taken:]
-            protocol.buffer_updated(taken)
+        if self._timer is None:
+            self._begin_head()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+        except httptools.HttpParserError:
+            self._refuse(self._refusal)
+        else:
+            self._unfinished_bytes += len(data)
+            if self._is_in_head and self._unfinished_bytes > MAX_HEAD_BYTES:
+                self._refuse(431)
+            elif self._timer is not None and self._unfinished_bytes > MAX_BODY_BYTES:
+                self._refuse(413)
 
-    def _hand_over(self, protocol: asyncio.Protocol | asyncio.BufferedProtocol) -> asyncio.Transport:
-        self._cancel_timeout()
-        assert self._transport is not None
-        self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
-        return self._transport
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests at once")
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._begin_head()
 
-    def _cancel_timeout(self) -> None:
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_header(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count_header(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        self._limits.works(self)
+        self._is_in_head = False
+        self._unfinished_bytes = self._body_parts = 0
+        self._start_timer(BODY_SECONDS)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_parts += 1
+        if self._body_parts > MAX_BODY_PARTS:
+            self._refusal = 413
+            raise ValueError("too many chunks")
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._limits.waits(self)
+
+    def _count_header(self, size: int) -> None:
+        """Headers that are complete. `data_received` counts the bytes of an endless one."""
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            self._refusal = 431
+            raise ValueError("too many headers")
+
+    def _begin_head(self) -> None:
+        self._is_in_head = True
+        if self._timer is None:
+            self._unfinished_bytes = 0
+            self._start_timer(HEAD_SECONDS)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, self._time_out)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_out(self) -> None:
+        self._timer = None
+        if self._is_in_head and self._has_open_response:  # of the request before
+            self._start_timer(HEAD_SECONDS)
+        else:
+            self.transport.abort()
+
+    @property
+    def _has_open_response(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse(self, status: int) -> None:
+        self._limits.log.warning("request refused", {"status": status, "peer": self.client[0] if self.client else ""})
+        self._stop_timer()
+        if self.cycle is not None and self.cycle.response_started and self._has_open_response:
+            self.transport.abort()
+            return
+        self.transport.write(STATUS_LINE[status] + b"connection: close\r\ncontent-length: 0\r\n\r\n")
+        self.transport.close()
+
+    # Media sockets
+
+    def _should_upgrade(self) -> bool:
+        """The parser has seen `Connection: Upgrade`, alone or in a list."""
+        return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
+
+    def handle_websocket_upgrade(self) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        if self._has_open_response or self.scope["method"] != "GET" or not _is_valid_handshake(headers):
+            self._refuse(400)
+            return
+        target = self.url.decode("latin-1")
+        answer = self.app_state["media_endpoint"](UpgradeRequest(target, headers, self._network_of_client(headers)))
+        if isinstance(answer, int):
+            self._refuse(answer)
+            return
+        self.connections.discard(self)
+        self._release()
+        # Only what the handshake needs: the library has limits of its own, and wants `Connection: Upgrade` alone.
+        lines = [f"GET {target} HTTP/1.1", "upgrade: websocket", "connection: Upgrade"]
+        lines += [f"{name}: {headers.get(name, '')}" for name in _UPGRADE_HEADERS]
+        protocol = self._make_media(answer, max_bytes=MAX_FRAME_BYTES)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received("\r\n".join([*lines, "", ""]).encode("latin-1"))
+
+    def _network_of_client(self, headers: Mapping[str, str]) -> str:
+        """As uvicorn's proxy middleware finds the client, which media sockets do not pass through."""
+        host = self.client[0] if self.client else ""
+        forwarded = headers.get("x-forwarded-for")
+        if forwarded and self._proxies is not None and host in self._proxies:
+            host = self._proxies.get_trusted_client_address(forwarded)[0] or host
+        return network(host)
 
 
 class PortablePortMux(PortMux):
     """The same with media sockets in pure Python."""
 
     _make_media = staticmethod(portable.server_protocol)
+
+
+def _is_valid_handshake(headers: Mapping[str, str]) -> bool:
+    """RFC 6455, section 4.2.1: version 13, and a key of 16 bytes."""
+    try:
+        key = binascii.a2b_base64(headers.get("sec-websocket-key", ""), strict_mode=True)
+    except ValueError:
+        return False
+    return headers.get("sec-websocket-version") == "13" and len(key) == 16
+
+
+def network(address: str) -> str:
+    """What counts as one peer: one subscriber usually has a whole /64 of IPv6 addresses."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)

@@ -21,15 +21,22 @@ from websockets.uri import parse_uri
 from gateway.errors import EngineUnavailable
 from gateway.websocket.interface import (
     ABNORMAL,
+    ABORT_SECONDS,
+    MAX_FRAGMENTS,
+    MAX_OUTGOING_BYTES,
     NORMAL,
     PING_SECONDS,
+    POLICY_VIOLATION,
+    STRANGER_BYTES,
+    STRANGER_FRAMES,
+    TOO_BIG,
     SocketOwner,
-    UpgradeHandler,
     handshake_refused,
     tls_context,
 )
 
-_HANDSHAKE_SECONDS: Final = 5.0
+_STRANGER_READ: Final = 4096
+"""What is parsed at once before `trust`: parsing takes some 10 µs per frame, and a frame may have 6 bytes."""
 _CLOSE_SECONDS: Final = 2.0
 """How long the peer may take to answer a close frame and to read what was sent before it."""
 
@@ -65,6 +72,9 @@ class PortableSocket(asyncio.Protocol):
             self._flush()
             self._abort_after(_CLOSE_SECONDS)
 
+    def trust(self) -> None:
+        """A client socket trusts its peer from the start."""
+
     @property
     def buffered_bytes(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
@@ -73,6 +83,12 @@ class PortableSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not subclass it
+        self._transport.set_write_buffer_limits(high=MAX_OUTGOING_BYTES)
+
+    def pause_writing(self) -> None:
+        """Audio is never held back: the peer has left too much unread."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._protocol.receive_data(data)
@@ -119,7 +135,10 @@ class PortableSocket(asyncio.Protocol):
         if frame.opcode is not Opcode.CONT:
             self._parts, self._parts_opcode = [], frame.opcode
         self._parts.append(bytes(frame.data))
-        if frame.fin and self._owner is not None:
+        if len(self._parts) > MAX_FRAGMENTS:
+            self._parts = []
+            self.close(TOO_BIG)
+        elif frame.fin and self._owner is not None:
             whole, self._parts = b"".join(self._parts), []
             if self._parts_opcode is Opcode.TEXT:
                 self._owner.on_text(whole)
@@ -220,28 +239,68 @@ async def connect(
 # The server
 
 
-class _ServerSocket(PortableSocket):
-    def __init__(self, upgrade: UpgradeHandler, max_bytes: int) -> None:
-        super().__init__(ServerProtocol(max_size=max_bytes))
-        self._upgrade = upgrade
+class _ServerProtocol(ServerProtocol):
+    """Answers no pings before `answers_pings` is set."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._abort_after(_HANDSHAKE_SECONDS)
+    answers_pings = False
+
+    def send_frame(self, frame: Frame) -> None:
+        if frame.opcode is not Opcode.PONG or self.answers_pings:
+            super().send_frame(frame)
+
+
+class _ServerSocket(PortableSocket):
+    """Not trusted yet: see `Socket.trust`."""
+
+    def __init__(self, owner: SocketOwner, max_bytes: int) -> None:
+        self._server = _ServerProtocol(max_size=max_bytes)
+        super().__init__(self._server)
+        self._future_owner = owner
+        self._stranger_bytes = self._stranger_frames = 0
+
+    def trust(self) -> None:
+        self._server.answers_pings = True
+
+    def close(self, code: int = NORMAL) -> None:
+        if self._protocol.state is OPEN:
+            super().close(code)
+            self._drop_stranger()
+
+    def data_received(self, data: bytes) -> None:
+        self._stranger_bytes += len(data)
+        while data and not self._server.answers_pings and self._close_code is None:
+            if self._stranger_bytes > STRANGER_BYTES:
+                self.close(POLICY_VIOLATION)
+            super().data_received(data[:_STRANGER_READ])
+            data = data[_STRANGER_READ:]
+        if data and self._close_code is None:
+            super().data_received(data)
+        if self._server.close_sent is not None:
+            self._drop_stranger()
+
+    def _receive(self, frame: Frame) -> None:
+        self._stranger_frames += 1
+        if not self._server.answers_pings:
+            is_fragment = frame.opcode is Opcode.CONT or not frame.fin
+            if is_fragment or self._stranger_frames > STRANGER_FRAMES:
+                self.close(POLICY_VIOLATION)
+        super()._receive(frame)
+
+    def _drop_stranger(self) -> None:
+        """Read nothing more after a close frame. It goes out at the end of this turn of the loop."""
+        transport = self._transport
+        if not self._server.answers_pings and transport is not None and transport.is_reading():
+            transport.pause_reading()
+            self._abort_after(ABORT_SECONDS)
 
     def _on_handshake(self, message: Request | Response) -> None:
-        assert isinstance(message, Request) and isinstance(self._protocol, ServerProtocol)
-        response = self._protocol.accept(message)
-        owner: SocketOwner | int = response.status_code
+        assert isinstance(message, Request)
+        response = self._server.accept(message)
+        self._server.send_response(response)
         if response.status_code == 101:
-            owner = self._upgrade(message.path, {name.lower(): value for name, value in message.headers.raw_items()})
-            if isinstance(owner, int):
-                response = self._protocol.reject(owner, "")
-        self._protocol.send_response(response)
-        if not isinstance(owner, int):
-            self._opened(owner)
+            self._opened(self._future_owner)
 
 
-def server_protocol(upgrade: UpgradeHandler, *, max_bytes: int) -> asyncio.Protocol:
-    """The protocol for one incoming connection that begins with an upgrade request."""
-    return _ServerSocket(upgrade, max_bytes)
+def server_protocol(owner: SocketOwner, *, max_bytes: int) -> asyncio.Protocol:
+    """The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet."""
+    return _ServerSocket(owner, max_bytes)

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from gateway.telephony.media_stream import MAX_HELD_FRAMES, MediaStream, MediaTimeouts
+from gateway.logs import BurstLogger
+from gateway.telephony.media_stream import MAX_FRAMES_BEFORE_START, MAX_HELD_FRAMES, MediaStream, MediaTimeouts
 from gateway.websocket.interface import ABNORMAL, NORMAL, POLICY_VIOLATION
 from tests.telephony.dialects import STREAM_ID, TELNYX, TWILIO
 
@@ -20,6 +21,10 @@ class FakeSocket:
         self.sent = []
         self.close_codes = []
         self.buffered_bytes = 0
+        self.is_trusted = False
+
+    def trust(self):
+        self.is_trusted = True
 
     def send_text(self, data):
         self.sent.append(json.loads(data))
@@ -71,7 +76,10 @@ class Fixture:
         self.socket, self.call = FakeSocket(), FakeCall()
         self.admission = asyncio.get_running_loop().create_future()
         self.gone = []
-        self.stream = MediaStream(dialect.codec(), self.admit, gone=self.gone.append, timeouts=MediaTimeouts(start=5))
+        log, timeouts = BurstLogger(logging.getLogger("strangers")), MediaTimeouts(start=5)
+        self.stream = MediaStream(
+            dialect.codec(), self.admit, gone=self.gone.append, stranger_log=log, timeouts=timeouts
+        )
         self.stream.on_open(self.socket)
 
     async def admit(self, started, stream):
@@ -230,3 +238,25 @@ async def test_unread_bytes_are_the_sockets(pending):
 
 async def test_carrier_is_the_codecs():
     assert Fixture(TWILIO).stream.carrier == "twilio"
+
+
+async def test_socket_is_trusted_after_its_token(pending):
+    pending.start()
+    assert not pending.socket.is_trusted
+    pending.admission.set_result(pending.call)
+    await asyncio.sleep(0.01)
+    assert pending.socket.is_trusted
+
+
+async def test_frames_before_start_are_limited(pending):
+    for _ in range(MAX_FRAMES_BEFORE_START):
+        pending.receive('{"event": "connected"}')
+    assert pending.socket.close_codes == []
+    pending.receive('{"event": "connected"}')
+    assert pending.socket.close_codes == [POLICY_VIOLATION]
+
+
+async def test_error_before_start_is_ignored(pending, caplog):
+    for _ in range(3):
+        pending.receive(json.dumps({"event": "error", "payload": {"code": "1", "title": "x" * 50_000}}))
+    assert (caplog.records, pending.socket.close_codes) == ([], [])

@@ -3,7 +3,10 @@
 import json
 
 import pytest
+from websockets.asyncio.client import connect as dial
+from websockets.exceptions import InvalidStatus
 
+from gateway.calls.manager import MAX_UNCLAIMED_PER_PEER
 from tests.fakes.carrier import UpgradeRefused
 from tests.stage import SOUND, Stage, make_carrier, running_gateway, until
 
@@ -83,6 +86,47 @@ async def test_oldest_silent_socket_makes_room(stage: Stage) -> None:
     assert conversation.settings
     for stranger in strangers[1:]:
         stranger.abort()
+
+
+async def test_stranger_never_evicts_a_caller(stage: Stage) -> None:
+    """A carrier that proved who it is keeps its socket, whatever others open between webhook and `start`."""
+    call = await stage.carrier.ring()
+    waiting = await stage.carrier.connect(call, token=call.token)
+    path = "/telnyx/media?token=x" if stage.carrier.name == "telnyx" else "/twilio/media"
+    url = stage.url.replace("http", "ws", 1) + path
+    strangers = [await dial(url, compression=None, proxy=None) for _ in range(MAX_UNCLAIMED_PER_PEER + 5)]
+    await strangers[0].wait_closed()
+    await waiting.send_json(stage.carrier.start_message(call, stream_id=waiting.stream_id, token=call.token))
+    conversation = await stage.engine.next_conversation()
+    await conversation.configured()
+    for stranger in strangers:
+        stranger.transport.abort()
+    await waiting.close()
+
+
+async def test_twilio_signature_on_the_upgrade_is_checked(stage: Stage) -> None:
+    """The signature is optional, but a wrong one is refused."""
+    if stage.carrier.name != "twilio":
+        pytest.skip("Twilio only")
+    call = await stage.carrier.ring()
+    with pytest.raises(UpgradeRefused) as refusal:
+        await stage.carrier.connect(call, signature="wrong")
+    assert refusal.value.status == 403
+    for signature in ("right", "slash", "none"):
+        (await stage.carrier.connect(call, signature=signature)).abort()
+
+
+async def test_phone_socket_is_closed_while_no_call_waits(stage: Stage) -> None:
+    with pytest.raises(InvalidStatus) as refusal:
+        await dial(stage.url.replace("http", "ws", 1) + "/phone/media", proxy=None)
+    assert refusal.value.response.status_code == 404
+
+
+async def test_strangers_cause_one_line_of_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    call = await stage.carrier.ring()
+    for _ in range(5):
+        await refused(stage, call, token="guess")
+    assert [r.message for r in caplog.records].count("media socket refused") == 1
 
 
 async def test_bad_frames_in_a_call_are_passed_over(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Both WebSocket implementations behave the same, as server and as client. The peer is the `websockets` library."""
+"""Both WebSocket implementations behave the same, as server and as client. Most peers are the `websockets` library."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,11 @@ import socket
 import pytest
 from websockets.asyncio.client import connect as dial
 from websockets.asyncio.server import serve as listen
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.websocket import picows, portable
+from gateway.websocket.interface import MAX_FRAGMENTS, MAX_OUTGOING_BYTES, STRANGER_FRAMES
 
 MAX_BYTES = 4096
 
@@ -38,10 +39,36 @@ class Echo:
         self.ended.set()
 
 
+class Trusting(Echo):
+    """Trusts its peer from the start, as a call does after the token was checked."""
+
+    def on_open(self, socket):
+        super().on_open(socket)
+        socket.trust()
+
+
+class Server(asyncio.Protocol):
+    """Reads the upgrade request, then hands the connection to the library, as PortMux does."""
+
+    def __init__(self, library, owner):
+        self.library, self.owner, self.head = library, owner, b""
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.head += data
+        if self.head.endswith(b"\r\n\r\n"):
+            protocol = self.library.server_protocol(self.owner, max_bytes=MAX_BYTES)
+            self.transport.set_protocol(protocol)
+            protocol.connection_made(self.transport)
+            protocol.data_received(self.head)
+
+
 @contextlib.asynccontextmanager
-async def serving(library, upgrade):
+async def serving(library, owner):
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: library.server_protocol(upgrade, max_bytes=MAX_BYTES), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Server(library, owner), "127.0.0.1", 0)
     async with server:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
@@ -52,7 +79,7 @@ LIBRARIES = pytest.mark.parametrize("library", [picows, portable], ids=["picows"
 @contextlib.asynccontextmanager
 async def connected_peer(library, owner):
     """A connected peer of a served socket that belongs to `owner`."""
-    async with serving(library, lambda path, headers: owner) as url, dial(f"{url}/media", compression=None) as peer:
+    async with serving(library, owner) as url, dial(f"{url}/media", compression=None) as peer:
         yield peer
 
 
@@ -79,14 +106,14 @@ async def opened(library, owner):
 @LIBRARIES
 @pytest.mark.parametrize("message", ['{"event":"media"}', b"\xff\x00\x7f"], ids=["text", "binary"])
 async def test_served_socket_keeps_message_kind(library, message):
-    async with connected_peer(library, Echo()) as peer:
+    async with connected_peer(library, Trusting()) as peer:
         await peer.send(message)
         assert await peer.recv() == message
 
 
 @LIBRARIES
 async def test_served_fragments_become_one_message(library):
-    async with connected_peer(library, Echo()) as peer:
+    async with connected_peer(library, Trusting()) as peer:
         await peer.send(["one ", "two ", "three"])
         assert await peer.recv() == "one two three"
 
@@ -94,7 +121,7 @@ async def test_served_fragments_become_one_message(library):
 @LIBRARIES
 @pytest.mark.parametrize("message", ["x" * (MAX_BYTES + 1), ["x" * 3000, "x" * 3000]], ids=["whole", "fragments"])
 async def test_oversize_message_ends_socket(library, message):
-    owner = Echo()
+    owner = Trusting()
     async with connected_peer(library, owner) as peer:
         await peer.send(message)
         with pytest.raises(ConnectionClosed) as closed:
@@ -106,7 +133,7 @@ async def test_oversize_message_ends_socket(library, message):
 
 @LIBRARIES
 async def test_peers_close_code_is_reported(library):
-    owner = Echo()
+    owner = Trusting()
     async with connected_peer(library, owner) as peer:
         await peer.close(1001)
         await owner.ended.wait()
@@ -115,7 +142,7 @@ async def test_peers_close_code_is_reported(library):
 
 @LIBRARIES
 async def test_own_close_code_reaches_peer(library):
-    owner = Echo()
+    owner = Trusting()
     async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
@@ -127,7 +154,7 @@ async def test_own_close_code_reaches_peer(library):
 
 @LIBRARIES
 async def test_served_socket_keeps_its_first_close_code(library):
-    owner = Echo()
+    owner = Trusting()
     async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
@@ -140,7 +167,7 @@ async def test_served_socket_keeps_its_first_close_code(library):
 
 @LIBRARIES
 async def test_what_was_sent_precedes_close(library):
-    owner = Echo()
+    owner = Trusting()
     async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
@@ -152,35 +179,13 @@ async def test_what_was_sent_precedes_close(library):
 
 @LIBRARIES
 async def test_broken_connection_is_abnormal_once(library):
-    owner = Echo()
+    owner = Trusting()
     async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
         peer.transport.abort()
         await owner.ended.wait()
     assert owner.closed == [1006]
-
-
-@LIBRARIES
-async def test_upgrade_handler_refuses_with_its_status(library):
-    async with serving(library, lambda path, headers: 503) as url:
-        with pytest.raises(InvalidStatus) as refused:
-            await dial(f"{url}/media", compression=None)
-    assert refused.value.response.status_code == 503
-
-
-@LIBRARIES
-async def test_upgrade_handler_gets_query_and_headers(library):
-    seen = []
-
-    def upgrade(path, headers):
-        seen.append((path, headers["x-known"]))
-        return 404
-
-    async with serving(library, upgrade) as url:
-        with pytest.raises(InvalidStatus):
-            await dial(f"{url}/media?token=a%2Fb", compression=None, additional_headers={"X-Known": "yes"})
-    assert seen == [("/media?token=a%2Fb", "yes")]
 
 
 @LIBRARIES
@@ -256,4 +261,153 @@ async def test_unread_audio_is_counted(library):
             await asyncio.sleep(0)
         peer.transport.abort()
         await owner.ended.wait()
+    assert len(owner.closed) == 1
+
+
+# Peers that have not proved who they are
+
+
+@contextlib.asynccontextmanager
+async def stranger(library, owner):
+    """A raw connection to a served socket that trusts nobody: (reader, writer) after the handshake."""
+    async with serving(library, owner) as url:
+        host, port = url.removeprefix("ws://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"GET /media HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+            b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n"
+        )
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+        yield reader, writer
+        writer.close()
+
+
+def frame(opcode, payload=b"", *, fin=True):
+    """A frame of a client. The mask is zero."""
+    size = bytes([0x80 | len(payload)]) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
+    return bytes([0x80 * fin | opcode]) + size + bytes(4) + payload
+
+
+async def read_end(reader):
+    """Everything until the server disconnects, by whatever means."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(4096):
+            received += data
+    return received
+
+
+class Quiet(Echo):
+    """Receives and does not answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.received = []
+
+    def on_text(self, data):
+        self.received.append(data)
+
+
+CLOSED_1008 = b"\x88\x02\x03\xf0"
+
+
+@LIBRARIES
+@pytest.mark.parametrize(
+    "flood",
+    [
+        frame(1, b"a", fin=False) * 3000,
+        frame(0, b"a", fin=True),
+        frame(9) * 20_000,
+        frame(1, b"{}") * 20_000,
+        frame(1, bytes(4000)) * 100,
+    ],
+    ids=["fragments", "continuation", "pings", "small frames", "bytes"],
+)
+async def test_flood_of_a_stranger_ends_its_socket(library, flood):
+    owner = Quiet()
+    async with stranger(library, owner) as (reader, writer):
+        writer.write(flood)
+        answer = await read_end(reader)
+        await owner.ended.wait()
+    assert len(owner.received) <= STRANGER_FRAMES
+    assert answer in (b"", CLOSED_1008) or answer.startswith(b"\x88")
+
+
+@LIBRARIES
+async def test_stranger_gets_no_pong(library):
+    owner = Quiet()
+    async with stranger(library, owner) as (reader, writer):
+        writer.write(frame(9, b"are you there") + frame(1, b"hello"))
+        while not owner.received:
+            await asyncio.sleep(0.001)
+        owner.socket.close(1008)
+        assert await read_end(reader) == CLOSED_1008
+
+
+@LIBRARIES
+async def test_trusted_peer_gets_a_pong(library):
+    async with connected_peer(library, Trusting()) as peer:
+        await asyncio.wait_for(await peer.ping(), 5)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("owner_kind", [Quiet, Trusting], ids=["stranger", "trusted"])
+async def test_frames_after_close_are_ignored(library, owner_kind):
+    class Closing(owner_kind):
+        heard = 0
+
+        def on_text(self, data):
+            self.heard += 1
+            self.socket.close(1008)
+
+    owner = Closing()
+    async with stranger(library, owner) as (reader, writer):
+        writer.write(frame(1, b"one") + frame(1, b"two") * 50)
+        await read_end(reader)
+        await owner.ended.wait()
+    assert (owner.heard, owner.closed) == (1, [1008])
+
+
+@LIBRARIES
+async def test_stranger_can_not_delay_the_end(library):
+    """It neither answers the close frame nor reads it."""
+    owner = Quiet()
+    async with stranger(library, owner) as (reader, writer):
+        writer.write(frame(1, b"hello"))
+        while not owner.received:
+            await asyncio.sleep(0.001)
+        owner.socket.close(1008)
+        await asyncio.wait_for(owner.ended.wait(), 1)
+
+
+@LIBRARIES
+@pytest.mark.parametrize(("size", "arrives"), [(MAX_BYTES, True), (MAX_BYTES + 1, False)])
+async def test_size_limit_holds_at_exactly_that_size(library, size, arrives):
+    for message in ("x" * size, ["x" * (size // 2), "x" * (size - size // 2)]):
+        async with connected_peer(library, Trusting()) as peer:
+            await peer.send(message)
+            if arrives:
+                assert len(await peer.recv()) == size
+            else:
+                with pytest.raises(ConnectionClosed):
+                    await peer.recv()
+
+
+@LIBRARIES
+async def test_number_of_fragments_is_limited(library):
+    owner = Trusting()
+    async with connected_peer(library, owner) as peer:
+        await peer.send([""] * (MAX_FRAGMENTS + 2))
+        await owner.ended.wait()
+    assert owner.closed == [1009]
+
+
+@LIBRARIES
+async def test_unread_bytes_are_bounded(library):
+    owner = Trusting()
+    async with stranger(library, owner):
+        while not owner.ended.is_set():
+            owner.socket.send_binary(bytes(65536))
+            assert owner.socket.buffered_bytes <= MAX_OUTGOING_BYTES + 70_000
+            await asyncio.sleep(0)
     assert len(owner.closed) == 1

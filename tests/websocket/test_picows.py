@@ -33,9 +33,21 @@ class FakeFrame:
 
 
 class FakeTransport:
+    """picows's transport, and asyncio's below it."""
+
     def __init__(self):
         self.close_codes = []
         self.is_close_frame_sent = False
+        self.underlying_transport = self
+
+    def set_write_buffer_limits(self, high):
+        pass
+
+    def is_closing(self):
+        return False
+
+    def pause_reading(self):
+        pass
 
     def send_close(self, code):
         self.close_codes.append(int(code))
@@ -48,7 +60,7 @@ class FakeTransport:
 @pytest.fixture
 def opened():
     owner, transport = Owner(), FakeTransport()
-    socket = PicowsSocket(owner, 10)
+    socket = PicowsSocket(owner, 10, is_trusted=True)
     socket.on_ws_connected(transport)
     return owner, socket, transport
 

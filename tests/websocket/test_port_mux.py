@@ -8,12 +8,14 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.websocket import port_mux
-from gateway.websocket.port_mux import PortablePortMux, PortMux, request_prefixes
+from gateway.websocket.port_mux import ConnectionLimits, PortablePortMux, PortMux
 from tests.websocket.test_interface import Echo
 
 
@@ -25,9 +27,9 @@ class Application:
         self.upgrades = []
         self.events_closed = asyncio.Event()
 
-    def upgrade(self, path, headers):
-        self.upgrades.append(path)
-        return 503 if "refuse" in path else self.owner
+    def upgrade(self, request):
+        self.upgrades.append(request)
+        return 503 if "refuse" in request.target else self.owner
 
     async def page(self, request):
         return PlainTextResponse("page")
@@ -43,7 +45,7 @@ class Application:
     async def lifespan(self, app):
         yield {
             "media_endpoint": self.upgrade,
-            "media_prefixes": request_prefixes(["/media"]),
+            "connection_limits": ConnectionLimits(total=0, per_peer=0),
             "close_event_streams": self.events_closed.set,
         }
 
@@ -74,7 +76,7 @@ async def test_media_path_becomes_a_socket(url, application, path):
     async with connect(url.replace("http", "ws") + path) as socket:
         await socket.send("hello")
         assert await socket.recv() == "hello"
-    assert application.upgrades == [path]
+    assert [upgrade.target for upgrade in application.upgrades] == [path]
 
 
 async def test_refused_upgrade_has_the_status(url):
@@ -108,29 +110,6 @@ async def test_upgrade_may_come_in_pieces(url, application):
     await application.owner.ended.wait()
 
 
-@pytest.mark.virtual_time
-async def test_silent_connection_is_dropped(virtual_transport):
-    """It would otherwise hold a file descriptor for ever."""
-    mux = PortMux(None, None, {"media_prefixes": request_prefixes(["/media"])})
-    mux.connection_made(virtual_transport)
-    mux.data_received(b"GET /m")
-    await asyncio.sleep(port_mux.REQUEST_LINE_SECONDS - 0.1)
-    assert not virtual_transport.aborted
-    await asyncio.sleep(0.2)
-    assert virtual_transport.aborted
-
-
-@pytest.fixture
-def virtual_transport():
-    class Transport:
-        aborted = False
-
-        def abort(self):
-            self.aborted = True
-
-    return Transport()
-
-
 async def test_shutdown_ends_event_streams(application):
     """uvicorn waits for every response before it stops."""
     async with httpx.AsyncClient(trust_env=False) as http:
@@ -141,3 +120,227 @@ async def test_shutdown_ends_event_streams(application):
         assert [chunk async for chunk in body] == []
         await response.aclose()
     assert application.events_closed.is_set()
+
+
+# Upgrades behind proxies
+
+UPGRADE = (
+    b"GET /media HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n%b"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+@contextlib.asynccontextmanager
+async def raw(url):
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    yield reader, writer
+    writer.close()
+
+
+async def read_end(reader):
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            received += data
+    return received
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [b"Connection: Upgrade\r\n", b"Connection: keep-alive, Upgrade\r\n", b"Connection: upgrade\r\nX-Long: %b\r\n"],
+    ids=["alone", "list", "long"],
+)
+async def test_reused_connection_becomes_a_socket(url, application, connection):
+    """As behind nginx with upstream keep-alive, HAProxy with http-reuse, and Apache."""
+    async with raw(url) as (reader, writer):
+        for _ in range(2):
+            writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"page")).startswith(b"HTTP/1.1 200")
+        writer.write(UPGRADE % connection.replace(b"%b", b"x" * 20_000))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+        writer.write(b"\x81\x85\x00\x00\x00\x00hello")
+        assert await reader.readexactly(7) == b"\x81\x05hello"
+    await application.owner.ended.wait()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        UPGRADE.replace(b"AAAA", b"", 1) % b"Connection: Upgrade\r\n",
+        UPGRADE.replace(b": 13", b": 12") % b"Connection: Upgrade\r\n",
+        UPGRADE.replace(b"GET", b"PUT") % b"Connection: Upgrade\r\n",
+        b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n" + UPGRADE % b"Connection: Upgrade\r\n",
+    ],
+    ids=["key", "version", "method", "pipelined"],
+)
+async def test_bad_upgrade_is_refused(url, application, request_bytes):
+    async with raw(url) as (reader, writer):
+        writer.write(request_bytes)
+        assert (await read_end(reader)).startswith(b"HTTP/1.1 400")
+    assert application.upgrades == []
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "peer"), [("", "127.0.0.1"), ("X-Forwarded-For: 2001:db8::1, 127.0.0.1\r\n", "2001:db8::/64")]
+)
+async def test_peer_is_the_client_of_a_trusted_proxy(url, application, forwarded, peer):
+    async with raw(url) as (reader, writer):
+        writer.write(UPGRADE % f"Connection: Upgrade\r\n{forwarded}".encode())
+        await reader.readuntil(b"\r\n\r\n")
+    assert [upgrade.peer for upgrade in application.upgrades] == [peer]
+    await application.owner.ended.wait()
+
+
+# Requests without end
+
+
+@pytest.mark.parametrize(
+    ("flood", "status"),
+    [
+        (b"X-Long: " + b"x" * 40_000, b"431"),
+        (b"X-Long: " + b"x" * 33_000 + b"\r\n\r\n", b"431"),
+        (b"a: b\r\n" * 101 + b"\r\n", b"431"),
+        (b"no header\r\n\r\n", b"400"),
+    ],
+    ids=["endless", "large", "many", "malformed"],
+)
+async def test_headers_are_limited(url, flood, status):
+    async with raw(url) as (reader, writer):
+        writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n" + flood)
+        assert (await read_end(reader)).split()[1:2] == [status]
+
+
+async def test_headers_below_the_limit_are_accepted(url):
+    async with httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.get(f"{url}/page", headers={"X-Long": "x" * 31_000, **{f"x-{n}": "" for n in range(90)}})
+    assert answer.text == "page"
+
+
+async def test_pipelined_requests_are_limited(url, application):
+    async with raw(url) as (reader, writer):
+        writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n" * 5000)
+        assert (await read_end(reader)).count(b"HTTP/1.1 200") <= port_mux.MAX_PIPELINED + 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"1\r\na\r\n" * (port_mux.MAX_BODY_PARTS + 1), b"10000\r\n" + bytes(65536) + b"\r\n"],
+    ids=["parts", "bytes"],
+)
+async def test_endless_body_is_cut(url, body):
+    async with raw(url) as (reader, writer):
+        writer.write(b"POST /page HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                writer.write(body)
+                await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            await read_end(reader)
+        assert writer.transport.is_closing() or reader.at_eof()
+
+
+class FakeTransport:
+    """A connection from `host`."""
+
+    def __init__(self, host="192.0.2.1"):
+        self.host, self.written, self.aborted, self.unread = host, b"", False, 0
+
+    def get_extra_info(self, name):
+        return (self.host, 50000) if name in ("peername", "sockname") else None
+
+    def write(self, data):
+        self.written += data
+
+    def get_write_buffer_size(self):
+        return self.unread
+
+    def is_closing(self):
+        return self.aborted
+
+    def abort(self):
+        self.aborted = True
+
+    close = abort
+
+    def pause_reading(self):
+        pass
+
+    resume_reading = pause_reading
+
+
+def connected(limits, transport, app=None):
+    state = {"connection_limits": limits}
+    config = Config(app or Application().asgi(), log_config=None, ws="none")
+    mux = PortMux(config, ServerState(), state, asyncio.get_running_loop())
+    mux.connection_made(transport)
+    return mux
+
+
+HEAD = b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("received", "seconds"),
+    [(b"", 15), (b"GET /m", 15), (HEAD, 15), (b"\r\n", 15), (HEAD + b"\r\n", 30), (HEAD + b"\r\nhalf", 30)],
+    ids=["silent", "line", "headers", "newline", "no body", "half a body"],
+)
+async def test_slow_request_is_closed(received, seconds):
+    async def waits(scope, receive, send):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    transport = FakeTransport()
+    mux = connected(ConnectionLimits(total=0, per_peer=0), transport, waits)
+    for byte in received:
+        mux.data_received(bytes([byte]))
+    await asyncio.sleep(seconds - 0.5)
+    assert not transport.aborted
+    await asyncio.sleep(1)
+    assert transport.aborted
+    mux.connection_lost(ConnectionResetError())
+    await asyncio.sleep(0)
+
+
+@pytest.mark.virtual_time
+async def test_connections_of_one_peer_are_limited():
+    limits = ConnectionLimits(total=0, per_peer=2)
+    transports = [FakeTransport(), FakeTransport(), FakeTransport("192.0.2.2"), FakeTransport()]
+    for transport in transports:
+        connected(limits, transport)
+    assert [transport.aborted for transport in transports] == [True, False, False, False]
+
+
+@pytest.mark.virtual_time
+async def test_all_connections_are_limited(caplog):
+    limits = ConnectionLimits(total=2, per_peer=0)
+    transports = [FakeTransport(f"192.0.2.{n}") for n in range(6)]
+    muxes = [connected(limits, transport) for transport in transports[:4]]
+    assert [transport.aborted for transport in transports[:4]] == [True, True, False, False]
+    for mux in muxes[2:]:  # both work, so that no room can be made
+        limits.works(mux)
+    connected(limits, transports[4])
+    assert transports[4].aborted
+    muxes[2].connection_lost(ConnectionResetError())
+    connected(limits, transports[5])
+    assert not transports[5].aborted
+    assert [record.message for record in caplog.records] == ["too many connections"]
+
+
+@pytest.mark.virtual_time
+async def test_trusted_proxy_is_not_limited():
+    limits = ConnectionLimits(total=0, per_peer=1)
+    transports = [FakeTransport("127.0.0.1") for _ in range(3)]
+    for transport in transports:
+        connected(limits, transport)
+    assert not any(transport.aborted for transport in transports)
+
+
+@pytest.mark.virtual_time
+async def test_idle_peer_that_does_not_read_is_aborted():
+    transport = FakeTransport()
+    mux = connected(ConnectionLimits(total=0, per_peer=0), transport)
+    transport.unread = 1
+    mux.timeout_keep_alive_handler()
+    assert transport.aborted
