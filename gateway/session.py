@@ -17,6 +17,38 @@ class Speaker(enum.StrEnum):
     AGENT = "agent"
 
 
+class TrustLevel(enum.IntEnum):
+    """
+    How far the caller's identity is certain: what a call may use of the memory, and the rank of what it teaches.
+
+    Each level includes those below. Its text is used in settings, receipts and stores.
+    """
+
+    NONE = 0
+    """Uses nothing and teaches nothing."""
+    NAME = 1
+    """The caller's name only."""
+    SUMMARIES = 2
+    """Also summaries of earlier calls."""
+    EVERYTHING = 3
+    """Also facts, state and pinned topics. What such a call teaches is verified."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, stored: object) -> "TrustLevel":
+        """The level in a stored entry. One without a level counts as taught by a trusted call."""
+        if stored is None:
+            return cls.EVERYTHING
+        return next((level for level in cls if str(level) == stored), cls.NONE)
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """What a store adds to an entry of this level: nothing for a verified one."""
+        return {} if self is TrustLevel.EVERYTHING else {"trust": str(self)}
+
+
 class EndReason(enum.StrEnum):
     """Why a call ended: the first reason that came."""
 
@@ -92,6 +124,8 @@ class VoiceSession:
     """Names of turns that the caller retracted; other nodes may still have them."""
     known_name: str = ""
     """The caller's name, as earlier calls gave it."""
+    trust: TrustLevel = TrustLevel.EVERYTHING
+    """The highest level that the call reached. It ranks everything that the call teaches."""
 
     @property
     def uuid(self) -> str:
@@ -120,6 +154,7 @@ class VoiceSession:
         session.started_at = datetime.fromisoformat(stored["started_at"])
         session.ended_at = datetime.fromisoformat(stored["ended_at"]) if stored["ended_at"] else None
         session.end_reason = EndReason(stored["end_reason"]) if stored["end_reason"] else None
+        session.trust = TrustLevel(session.trust)
         session.turns = [
             Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
             for turn in stored["turns"]

@@ -10,13 +10,13 @@ from gateway.agents import Agent, render_prompt, wants_memory
 from gateway.calls.transcript import Transcript
 from gateway.engines.interface import AgentFunction, AgentSettings
 from gateway.llm.chat import LlmEndpoint
-from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.recall import plain_name, render, render_facts, render_name, render_topics, stands_in
 from gateway.memory.summary_parser import PastCall
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 
 _Item = TypeVar("_Item", Fact, PinnedTopic)
 
@@ -167,14 +167,15 @@ class AgentContext:
             if stands_in(block, topic.title):
                 line, text = render_topics([topic], now=now), f"{topic.title} ({topic.state})"
                 source = _source(topic.session_id, topic.last_said_at, now, line, topic.turns)
-                items.append({"kind": "pin", "id": topic.id, "text": text, **source})
+                items.append({"kind": "pin", "id": topic.id, "text": text, **source, **topic.trust.mark})
         for fact in self._facts:
             if stands_in(block, fact.text):
                 source = _source(fact.session_id, fact.last_said_at, now, fact.text, fact.turns)
-                items.append({"kind": "fact", "id": fact.id, "text": fact.text, **source, "score": fact.confidence})
+                said = {"id": fact.id, "text": fact.text, **source, "score": fact.confidence}
+                items.append({"kind": "fact", **said, **fact.trust.mark})
         for call in calls:  # of all its turns
             source = _source(call.session_id, call.started_at, now, render([call], now=now))
-            items.append({"kind": "call", **source})
+            items.append({"kind": "call", **source, **call.trust.mark})
         return {
             "tier": earlier.get("tier") or level,
             "block": "\n".join(filter(None, [earlier.get("block"), block])),
@@ -215,8 +216,13 @@ def _new(items: Sequence[_Item], given: Sequence[_Item]) -> list[_Item]:
 
 
 def _block(topics: Sequence[PinnedTopic], facts: Sequence[Fact], calls: Sequence[PastCall], now: datetime) -> str:
-    """Memory as text for the prompt, what lasts before what is past."""
-    return "\n".join(filter(None, [render_topics(topics, now=now), render_facts(facts), render(calls, now=now)]))
+    """Memory as text for the prompt: what is verified first, and what lasts before what is past."""
+    blocks: list[str] = []
+    for level in reversed(TrustLevel):
+        blocks.append(render_topics([topic for topic in topics if topic.trust is level], now=now))
+        blocks.append(render_facts([fact for fact in facts if fact.trust is level]))
+        blocks.append(render([call for call in calls if call.trust is level], now=now))
+    return "\n".join(filter(None, blocks))
 
 
 def _source(session_id: str, at: datetime, now: datetime, line: str, turns: Sequence[int] = ()) -> dict[str, Any]:

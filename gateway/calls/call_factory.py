@@ -17,10 +17,10 @@ from gateway.cluster.node import Cluster
 from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, TrustLevel
+from gateway.memory.access import MemoryAccess, MemorySource, NoMemory
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.recall import Recall, render_known
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.rest import CallControl
 from gateway.tools.executor import CallTools, ToolLoader

@@ -18,8 +18,8 @@ from gateway.calls.recorder import FORMAT, CallRecorder
 from gateway.calls.state import CallState, checked
 from gateway.cluster.directory import CallRecord
 from gateway.history.call_log import RecoveredCall
-from gateway.memory.access import MemoryAccess, TrustLevel
-from gateway.session import CallKey, VoiceSession, new_session_id
+from gateway.memory.access import MemoryAccess
+from gateway.session import CallKey, TrustLevel, VoiceSession, new_session_id
 from gateway.tools.executor import CallTools
 
 MAX_EVENTS: Final = 10_000
@@ -206,7 +206,12 @@ class ManagedCall:
     def new_session(self) -> VoiceSession:
         number = self.number if self.number != self.caller else ""
         return VoiceSession(
-            agent=self.agent.name, caller=self.caller, carrier=self.key[0], number=number, id=self.session_id
+            agent=self.agent.name,
+            caller=self.caller,
+            carrier=self.key[0],
+            number=number,
+            id=self.session_id,
+            trust=self.access.level,
         )
 
     @property

@@ -81,3 +81,5 @@ class CallerIdentity:
         self._log.info("PIN tried", extra={"result": result.name.lower()})
         if result is PinResult.RIGHT:
             self._access.raise_level(self._level_with_pin)
+            self._session.trust = self._access.level
+            self._events.set_trust(self._session.trust)

@@ -7,9 +7,9 @@ from typing import Final
 from gateway.agents import Agent
 from gateway.calls.transcript import Transcript
 from gateway.errors import StoreError
-from gateway.memory.access import MemoryAccess, TrustLevel
+from gateway.memory.access import MemoryAccess
 from gateway.memory.recall import as_speech
-from gateway.session import Speaker, Turn, VoiceSession
+from gateway.session import Speaker, TrustLevel, Turn, VoiceSession
 from gateway.text.voice_commands import CommandStep, VoiceCommand, VoiceCommandKind, VoiceCommands
 
 LEVELS: Final = {VoiceCommandKind.FORGET_EVERYTHING: TrustLevel.EVERYTHING}

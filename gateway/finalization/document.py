@@ -93,6 +93,7 @@ def call_document(
         "carrier": session.carrier,
         "seconds": round(max(session.seconds, 0)),
         "summary_by": summary.written_by,
+        **session.trust.mark,
     }
     if session.known_name and not summary.caller_name:
         # The name in the header is no evidence then: the call that gave it may be reverted or erased.

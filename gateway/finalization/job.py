@@ -210,6 +210,7 @@ def merged(one: VoiceSession, other: VoiceSession) -> VoiceSession:
         receipt=later.receipt or earlier.receipt,
         taken_over=one.taken_over or other.taken_over,
         taken_back=retracted,
+        trust=max(one.trust, other.trust),
     )
 
 

@@ -103,12 +103,24 @@ class FinalizationSteps:
     async def save_state(self, job: FinalizationJob) -> None:
         """What the agent's functions keep of the caller."""
         session = job.session
-        if values := listed(session.state, self._rules(session).state_keys):
-            now = session.ended_at or session.started_at
-            await self.memory.state.save(session.agent, session.caller, values, session_id=session.id, now=now)
+        if session.trust and (values := listed(session.state, self._rules(session).state_keys)):
+            await self.memory.state.save(
+                session.agent,
+                session.caller,
+                values,
+                session_id=session.id,
+                now=session.ended_at or session.started_at,
+                trust=session.trust,
+            )
 
     async def write_document(self, job: FinalizationJob) -> None:
-        """Summary and document in our own store. By a language model, or by rules if none answers in time."""
+        """
+        Summary and document in our own store. By a language model, or by rules if none answers in time.
+
+        A call without trust has none: later calls would read it. Its transcript is archived.
+        """
+        if not job.session.trust:
+            return
         if job.summary is None:
             job.summary = await self._summarize(job.session, self.summarizer.write)
             if await self.is_cancelled(job):  # that took a while
@@ -142,11 +154,12 @@ class FinalizationSteps:
 
     async def list_call(self, job: FinalizationJob) -> None:
         """The call's row in the table of finished calls."""
-        if job.summary is not None:
+        if job.summary is not None or not job.session.trust:
             session, calls = job.session, self.memory.calls
             of_caller = CallRowFilter(caller=session.caller, agent=session.agent)
             earlier = await calls.newest(of_caller, limit=20)  # a few may have started later
-            await calls.write(session, document_id=job.document_id, summary_by=job.summary.written_by)
+            written_by = job.summary.written_by if job.summary is not None else ""
+            await calls.write(session, document_id=job.document_id, summary_by=written_by)
             # When the step is repeated the call is among the earlier ones, and has been counted.
             if self._rules(session).counts_repeat_callers and session.id not in {call.session_id for call in earlier}:
                 self._count(session, earlier)
@@ -219,12 +232,14 @@ class FinalizationSteps:
     async def _summarize(self, session: VoiceSession, write: Callable[..., Awaitable[CallSummary]]) -> CallSummary:
         """
         `recited` is what the agent was given of the caller, or may have looked up: repeating it teaches nothing new.
-        With the topics of earlier calls, this call's topics get the same names.
+        With the topics of earlier calls, this call's topics get the same names. What more trusted calls taught stays
+        out: it must not get into the summary of this one.
         """
         known = await self.memory.facts.known(session.agent, session.caller, 1000)
-        facts = [fact.text for fact in known if fact.session_id != session.id]
+        facts = [fact.text for fact in known if fact.session_id != session.id and fact.trust <= session.trust]
         recited = list(filter(None, [session.receipt.get("block", ""), *facts]))
         topics = await self.memory.topics.topics(session.agent, session.caller)
+        topics = [topic for topic in topics if topic.trust <= session.trust]
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
         return await write(spoken_lines(session.turns), recited=recited, topics=known_topics, facts=facts)
 

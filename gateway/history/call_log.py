@@ -25,7 +25,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import StoreUnavailable
-from gateway.session import Speaker, Turn, VoiceSession
+from gateway.session import Speaker, TrustLevel, Turn, VoiceSession
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact_lines
 
@@ -61,7 +61,7 @@ _POSITIONS_PER_MS: Final = 1000
 _log = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
-"""One row as JSON: a live event, or a part of the session: `state`, `known_as`, `off_record`, `taken_back`."""
+"""One row as JSON: a live event, or a part of the session: `state`, `known_as`, `trust`, `off_record`, `taken_back`."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,8 @@ def rows_of_turns(turns: Sequence[Turn], *, open_answer: int | None = None) -> l
 def rows_beside_turns(session: VoiceSession) -> list[Row]:
     """The rows for everything in a session that changes during the call, except its turns."""
     record = {"off_record": session.off_record, "taken_back": session.taken_back}
-    return [{"state": session.state}, record, {"known_as": [session.caller, session.number]}]
+    identity = {"known_as": [session.caller, session.number], "trust": int(session.trust)}
+    return [{"state": session.state}, record, identity]
 
 
 def restore(session: VoiceSession, rows: Sequence[Row]) -> None:
@@ -388,6 +389,7 @@ def restore(session: VoiceSession, rows: Sequence[Row]) -> None:
     session.off_record = bool(last.get("off_record"))
     session.taken_back = list(last.get("taken_back", []))
     session.caller, session.number = last.get("known_as", (session.caller, session.number))
+    session.trust = TrustLevel(last.get("trust", session.trust))
 
 
 # The file, without a running log: for queries, reports and erasure. All raise StoreUnavailable.

@@ -48,7 +48,7 @@ SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY,
 
 _SESSIONS: Final = " UNION ".join(
     f"SELECT session_id, agent FROM {table} WHERE caller = :caller AND :agent IN ('', agent)"
-    for table in ("finished_calls", "archived_calls", "caller_state_log", "memory_entries")
+    for table in ("finished_calls", "archived_calls", "caller_state", "memory_entries")
 )
 
 # A call that was only reverted is still among the finished or archived calls.

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, RecoveredCall, Row, rows_beside_turns
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 
 EVENTS: Final = (
     "dialling unanswered ringing refused answered memory turn interruption function_called function_finished "
@@ -244,6 +244,10 @@ class CallEvents:
     def set_identity(self, caller: str, number: str) -> None:
         """The key under which the call's memory is kept, as of now."""
         self._append({"known_as": [caller, number]})
+
+    def set_trust(self, trust: TrustLevel) -> None:
+        """The trust level of the call, as of now."""
+        self._append({"trust": int(trust)})
 
     # Latency
 

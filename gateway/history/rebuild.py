@@ -26,7 +26,7 @@ from gateway.memory.memory_log import NewEntry
 from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import name_from_earlier_call
-from gateway.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.session import EndReason, Speaker, TrustLevel, Turn, VoiceSession
 
 _ALL: Final = 1_000_000
 
@@ -84,6 +84,7 @@ class MemoryRebuild:
         except DocumentNotFound:
             return RebuiltCall(session, problem="its document was deleted")
         session.known_name = name_from_earlier_call(document)
+        session.trust = TrustLevel.of(document.metadata.get("trust"))
         try:
             summary = await self._steps.summarize(session)
         except LlmError as error:

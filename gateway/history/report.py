@@ -32,7 +32,7 @@ _ALL: Final = 1_000_000
 # Pairs of agent and caller, of one caller or all.
 _SCOPES: Final = " UNION ".join(
     f"SELECT agent, caller FROM {table} {{where}}"
-    for table in ("finished_calls", "archived_calls", "memory_entries", "caller_state_log")
+    for table in ("finished_calls", "archived_calls", "memory_entries", "caller_state")
 )
 # Facts and topics are read from their own tables.
 _DOCUMENTS: Final = f"""
@@ -40,7 +40,7 @@ _DOCUMENTS: Final = f"""
     WHERE source_id = '' OR source NOT IN ('{FACT}', '{TOPIC}') ORDER BY created_at, key"""
 _STATE_CHANGES: Final = """
     SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
-    FROM caller_state_log WHERE agent = ? AND caller = ? ORDER BY at, number"""
+    FROM caller_state WHERE agent = ? AND caller = ? ORDER BY at, number"""
 
 _INSTRUCTION: Final = re.compile(
     r"^(?:please|ignore|disregard|forget|pretend|always|never|from now on|tell|say|give|grant|transfer|reveal)\b"

@@ -13,7 +13,8 @@ from gateway.agents import Agent, wants_memory
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import LlmEndpoint
 from gateway.llm.responder import NO_RECALL, NoRecall, Responder, TurnRecall, hashed_caller
-from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
+from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.session import TrustLevel
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"

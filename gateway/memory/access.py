@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from gateway.errors import SettingsError
 from gateway.memory.loader import MemoryLoader
+from gateway.session import TrustLevel
 from gateway.settings import Secret, read_table
 from gateway.telephony.phone_numbers import Attestation
 from gateway.text.redaction import REPEATS, TENS, digits_of
@@ -23,21 +24,6 @@ from gateway.text.redaction import REPEATS, TENS, digits_of
 MOST_TRIES: Final = 3
 KEY_PAUSE: Final = 10.0
 """After a pause of this many seconds between two keys the PIN starts over: a stray key must not spoil an attempt."""
-
-
-class TrustLevel(enum.IntEnum):
-    """How much the agent may use. Each level includes those below; its text is used in settings and receipts."""
-
-    NONE = 0
-    NAME = 1
-    """The caller's name only."""
-    SUMMARIES = 2
-    """Also summaries of earlier calls."""
-    EVERYTHING = 3
-    """Also facts, state and pinned topics."""
-
-    def __str__(self) -> str:
-        return self.name.lower()
 
 
 def _level(value: Any) -> TrustLevel:

@@ -8,11 +8,20 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 
 from gateway.memory.identity import same_person
-from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry, delete_undo
+from gateway.memory.memory_log import (
+    CallerScope,
+    EntryKey,
+    LogChange,
+    LogEntry,
+    MemoryLog,
+    NewEntry,
+    by_trust,
+    delete_undo,
+)
 from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import SESSION_PREFIX
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from gateway.text.languages import LANGUAGES, load_language
 from gateway.text.plain_text import unaccented
 
@@ -74,6 +83,8 @@ class Fact:
     superseded_by: str = ""
     instead_of: str = ""
     person: str = ""
+    trust: TrustLevel = TrustLevel.EVERYTHING
+    """Of the call that taught it; below `EVERYTHING` it is unverified."""
 
 
 @dataclass(slots=True)
@@ -93,58 +104,82 @@ class ActiveFact:
     def source_id(self) -> str:
         return f"{self.first.session_id}#fact-{self.first.position}"
 
+    @property
+    def trust(self) -> TrustLevel:
+        return self.first.trust
+
     def describe(self) -> str:
         """One line for the list of changes."""
-        return f"{self.reading.text} ({self.confidence * 100:.0f}% confidence)"
+        mark = ", unverified" if self.trust.mark else ""
+        return f"{self.reading.text} ({self.confidence * 100:.0f}% confidence{mark})"
 
 
 def project(entries: Sequence[LogEntry]) -> tuple[list[ActiveFact], list[LogChange]]:
     """
     The facts that the entries of one caller add up to, and the effect of each entry. Pure.
 
-    Repeats gain confidence, refinements the fuller text too; corrections replace all facts that they exclude.
+    Repeats gain confidence, refinements the fuller text too; corrections replace all facts that they exclude. A more
+    trusted call that repeats a fact confirms it: the fact is its own then. Statements of less trusted calls add facts,
+    and change none of the others.
     """
     facts: list[ActiveFact] = []
-    changes: list[LogChange] = []
-    for entry, person in zip(entries, _people(entries), strict=True):
-        reading = StatementReading.of(entry.content["text"], entry.content["type"])
-        confidence = entry.content["confidence"]
-        active = [fact for fact in reversed(facts) if fact.person == person and fact.superseded_by is None]
-        related = [
-            (kind, fact)
-            for fact in active
-            if (kind := relation(fact.reading, reading) or _claimed_relation(fact.reading, reading, entry.content))
-        ]
-        # Repeats first, then refinements, then the newest.
-        related.sort(key=lambda found: (found[0] != "repeat", found[0] != "refinement"))
-        kind, old = related[0] if related else (None, None)
-        before = old.describe() if old else ""
-        if old and kind in ("repeat", "refinement"):
-            doubt = (1 - old.confidence) * (1 - confidence)
-            old.confidence = max(old.confidence, round(min(1 - doubt, MOST_CONFIDENCE), 4))
-            old.last_said_at = entry.started_at
-            old.reading = reading if kind == "refinement" else old.reading
-            fact, op = old, "strengthen"
-        else:
-            fact, op = ActiveFact(entry, reading, person, confidence, entry.started_at), "supersede" if old else "add"
-            fact.instead_of = old.reading.text if old and kind == "contradiction" else ""
-            for _, excluded in related:
-                excluded.superseded_by = fact
-            facts.append(fact)
-        fact.keys.append(entry.key)
-        at = datetime.fromisoformat(entry.logged_at)
-        changes.append(LogChange(op, entry.session_id, before, fact.describe(), at))
-    return facts, changes
+    changes: dict[int, LogChange] = {}
+    for level, statements in by_trust(entries):
+        people = list(_people(statements, [fact.person for fact in facts]))
+        for entry, person in zip(statements, people, strict=True):
+            if entry.trust == level:
+                changes[id(entry)] = _add(facts, entry, person)
+    return facts, [changes[id(entry)] for entry in entries]
 
 
-def _people(entries: Sequence[LogEntry]) -> Iterator[str]:
+def _add(facts: list[ActiveFact], entry: LogEntry, person: str) -> LogChange:
+    """Apply a statement to the facts of its trust level and those above."""
+    reading = StatementReading.of(entry.content["text"], entry.content["type"])
+    confidence = entry.content["confidence"]
+    active = [fact for fact in reversed(facts) if fact.superseded_by is None]
+    related = [
+        (kind, fact)
+        for fact in active
+        if (kind := relation(fact.reading, reading) or _claimed_relation(fact.reading, reading, entry.content))
+    ]
+    # Repeats first, then refinements, then the newest.
+    related.sort(key=lambda found: (found[0] != "repeat", found[0] != "refinement"))
+    above = [
+        (kind, fact)
+        for kind, fact in related
+        if fact.trust > entry.trust and kind != "refinement" and same_person(fact.person, person)
+    ]
+    related = [(kind, fact) for kind, fact in related if fact.trust == entry.trust and fact.person == person]
+    kind, old = (above or related or [(None, None)])[0]
+    before = old.describe() if old else ""
+    if old and above and kind == "repeat":
+        fact, op = old, "repeat"
+    elif old and not above and kind in ("repeat", "refinement"):
+        doubt = (1 - old.confidence) * (1 - confidence)
+        old.confidence = max(old.confidence, round(min(1 - doubt, MOST_CONFIDENCE), 4))
+        old.last_said_at = entry.started_at
+        old.reading = reading if kind == "refinement" else old.reading
+        fact, op = old, "strengthen"
+    else:
+        fact = ActiveFact(entry, reading, person, confidence, entry.started_at)
+        fact.superseded_by = old if above else None
+        fact.instead_of = old.reading.text if old and not above and kind == "contradiction" else ""
+        op = "refuse" if above else "supersede" if old else "add"
+        for _, excluded in related if not above else ():
+            excluded.superseded_by = fact
+        facts.append(fact)
+    fact.keys.append(entry.key)
+    return LogChange(op, entry.session_id, before, fact.describe(), datetime.fromisoformat(entry.logged_at))
+
+
+def _people(entries: Sequence[LogEntry], spellings: Iterable[str] = ()) -> Iterator[str]:
     """
     The person each statement belongs to: the last one named, under the first spelling of that name.
 
-    Statements before the first name belong to the first person named.
+    Statements before the first name belong to the first person named. `spellings` are preferred to the first one.
     """
     names = [entry.content.get("person", "") for entry in entries]
-    known: list[str] = []
+    known = list(dict.fromkeys(filter(None, spellings)))
     person = next(filter(None, names), "")
     for given in names:
         if given:
@@ -227,6 +262,7 @@ class FactStore(MemoryLog[ActiveFact]):
             "superseded_by": ids.get(item.superseded_by.source_id, "") if item.superseded_by else "",
             "instead_of": item.instead_of,
             "person": item.person,
+            **item.trust.mark,
         }
         return NewDocument(
             title=f"Caller Fact — {said_at:%Y-%m-%d}",
@@ -250,7 +286,10 @@ def _fact(document_id: str, content: str, created_at: datetime, metadata: dict[s
     times = created_at, datetime.fromisoformat(metadata["last_said_at"])
     first_said = metadata["session"], tuple(metadata["turns"])
     optional = {name: metadata.get(name, "") for name in ("superseded_by", "instead_of", "person")}
-    return Fact(document_id, content, metadata["type"], metadata["confidence"], *first_said, *times, **optional)
+    trust = TrustLevel.of(metadata.get("trust"))
+    return Fact(
+        document_id, content, metadata["type"], metadata["confidence"], *first_said, *times, **optional, trust=trust
+    )
 
 
 # How two facts about one caller relate. A fact is read as a claim: whose it is, what is claimed, its value, whether it

@@ -9,7 +9,7 @@ from gateway.errors import StoreError
 from gateway.memory.facts import Fact
 from gateway.memory.identity import only_person, same_person
 from gateway.memory.pinned_topics import PinnedTopic
-from gateway.memory.recall import MOST_FACTS, Recall, is_of, merged
+from gateway.memory.recall import MOST_FACTS, Recall, is_of, limited, merged, most_trusted
 from gateway.memory.summary_parser import PastCall
 
 REMOTE_SECONDS: Final = 20.0
@@ -52,7 +52,8 @@ class MemoryLoader:
     @property
     def facts(self) -> list[Fact]:
         """The facts loaded so far about the person who speaks."""
-        return [fact for fact in _found(self._facts) if is_of(fact.person, self.person)][:MOST_FACTS]
+        theirs = (fact for fact in _found(self._facts) if is_of(fact.person, self.person))
+        return limited(theirs, MOST_FACTS, lambda fact: fact.trust)
 
     @property
     def person(self) -> str:
@@ -61,8 +62,9 @@ class MemoryLoader:
 
     @property
     def _names(self) -> list[str]:
-        names = [fact.person for fact in _found(self._facts)] + [call.caller_name for call in self._all_calls]
-        return list(filter(None, names))
+        """Those of the most trusted calls: another name in a less trusted one is no sign of several people."""
+        names = [(fact.trust, fact.person) for fact in _found(self._facts)]
+        return most_trusted([*names, *((call.trust, call.caller_name) for call in self._all_calls)])
 
     def person_is(self, name: str) -> bool:
         """Set the person who speaks. Returns whether that changes the memory; if so, all of it counts as new."""

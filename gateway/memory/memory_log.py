@@ -1,16 +1,17 @@
 """
 The memory log: every statement about a caller, as a call's summary extracted it or an operator entered it.
 
-Facts and pinned topics are projections of this log, computed in the order of the calls. Removing entries (a call is
+Facts and pinned topics are projections of this log, computed in the order of the calls, those of the most trusted calls
+first: what they add up to does not depend on less trusted ones. Removing entries (a call is
 reverted, a caller forgotten, old entries expire) therefore leaves exactly what would be known without them. Each
 projected item is stored as a document too, so that a search finds it.
 """
 
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -22,7 +23,7 @@ from gateway.memory.stores.database import Connection, Migration
 from gateway.memory.stores.documents import Document, NewDocument, carrying, create_document, json_text, time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 
 SCHEMA: Final = (
     # `source` is that of the documents: one log holds both facts and topics. `content` is JSON.
@@ -84,6 +85,10 @@ class LogEntry:
     def key(self) -> EntryKey:
         return self.session_id, self.position
 
+    @property
+    def trust(self) -> TrustLevel:
+        return TrustLevel.of(self.content.get("trust"))
+
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
@@ -111,6 +116,14 @@ class Projected(Protocol):
 
 
 Item = TypeVar("Item", bound=Projected)
+
+
+def by_trust(entries: Sequence[LogEntry]) -> Iterator[tuple[TrustLevel, list[LogEntry]]]:
+    """For each trust level, the highest first: the entries of this level and those above, in their order."""
+    for level in sorted({entry.trust for entry in entries}, reverse=True):
+        yield level, [entry for entry in entries if entry.trust >= level]
+
+
 Value = TypeVar("Value")
 
 
@@ -219,8 +232,14 @@ class MemoryLog(ABC, Generic[Item]):
         return sum([await self._store.run(partial(work, scope=scope)) for scope in found if of(scope.agent)])
 
     async def replace_session(self, session: VoiceSession, entries: Sequence[NewEntry], now: datetime) -> bool:
-        """Make these the entries of a session, unless it was reverted or forgotten. Returns if anything changed."""
+        """
+        Make these the entries of a session, unless it was reverted or forgotten. Returns if anything changed.
+
+        Each gets the session's trust level. A session without trust teaches nothing.
+        """
         scope = self._scope(session.agent, session.caller)
+        entries = [replace(entry, content={**entry.content, **session.trust.mark}) for entry in entries]
+        entries = entries if session.trust else []
 
         def work(connection: Connection) -> bool:
             rows = connection.execute(

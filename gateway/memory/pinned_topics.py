@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
-from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry
+from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry, by_trust
 from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import NewDocument, time_text
 from gateway.memory.stores.store import MemoryStore
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from gateway.text.languages import load_language
 
 SOURCE: Final = "pinned-topic"
@@ -94,6 +94,8 @@ class PinnedTopic:
     turns: tuple[int, ...]
     since: datetime
     last_said_at: datetime
+    trust: TrustLevel = TrustLevel.EVERYTHING
+    """Of the calls that taught it; below `EVERYTHING` it is unverified."""
 
     @property
     def is_open(self) -> bool:
@@ -190,12 +192,17 @@ class Topic:
         return f"{self.first.session_id}#topic-{self.first.position}"
 
     @property
+    def trust(self) -> TrustLevel:
+        return self.first.trust
+
+    @property
     def is_pinned(self) -> bool:
         return not self.is_unpinned and (self.is_pinned_manually or len(self.calls) >= CALLS_TO_PIN)
 
     def describe(self) -> str:
         """One line for the list of changes."""
-        parts = [f"{self.name.text} ({self.state})", self.status, ", ".join(self.open_items)]
+        mark = ", unverified" if self.trust.mark else ""
+        parts = [f"{self.name.text} ({self.state}{mark})", self.status, ", ".join(self.open_items)]
         return "; ".join(filter(None, parts))
 
     def is_named(self, name: TopicName) -> bool:
@@ -212,7 +219,8 @@ class Topic:
         if mention.content.get("unpins"):
             self.is_unpinned, self.is_pinned_manually = True, False
             return "unpin"
-        note = TopicNote.from_json({name: mention.content[name] for name in mention.content if name != "by_hand"})
+        content = mention.content
+        note = TopicNote.from_json({name: content[name] for name in content if name not in ("by_hand", "trust")})
         if session_id := _session_of(mention):
             self.calls.add(session_id)
             self.about = self.about or note.about
@@ -262,22 +270,38 @@ def _session_of(mention: LogEntry) -> str:
 
 
 def project(mentions: Sequence[LogEntry]) -> tuple[list[Topic], list[LogChange]]:
-    """The topics that the mentions of one caller add up to, and the changes that each made. Pure."""
+    """
+    The topics that the mentions of one caller add up to, and the changes that each made. Pure.
+
+    A less trusted call does not change a topic of more trusted ones: it gets another of that name, which is unverified
+    until a more trusted call mentions the topic again.
+    """
     topics: list[Topic] = []
-    changes: list[LogChange] = []
-    for mention in mentions:
-        name = TopicName(mention.content["title"], mention.vector)
-        topic = find(topics, name)
-        if topic is None and mention.content.get("unpins"):
-            continue  # every other mention of it was removed
-        before = topic.describe() if topic else ""
-        if topic is None:
-            topics.append(topic := Topic(mention, name))
-        op = topic.add(mention, name)
-        if op != "repeat":
-            at = datetime.fromisoformat(mention.started_at)
-            changes.append(LogChange(op, _session_of(mention), before, topic.describe(), at))
-    return topics, changes
+    changes: dict[int, LogChange] = {}
+    for level, visible in by_trust(mentions):
+        above, topics_here = list(topics), list[Topic]()
+        for mention in visible:
+            if mention.trust != level:
+                continue
+            name = TopicName(mention.content["title"], mention.vector)
+            topic, trusted = find(topics_here, name), find(above, name)
+            is_confirmed = trusted and trusted.is_pinned and mention.started_at <= trusted.last.started_at
+            if trusted and (is_confirmed or trusted.is_unpinned):
+                trusted.keys.append(mention.key)
+                continue
+            if topic is None and mention.content.get("unpins"):
+                continue  # every other mention of it was removed
+            before = topic.describe() if topic else ""
+            if topic is None:
+                topic = Topic(mention, name)
+                topic.calls |= trusted.calls if trusted else set()
+                topics_here.append(topic)
+            op = topic.add(mention, name)
+            if op != "repeat":
+                at = datetime.fromisoformat(mention.started_at)
+                changes[id(mention)] = LogChange(op, _session_of(mention), before, topic.describe(), at)
+        topics += topics_here
+    return topics, [changes[id(mention)] for mention in mentions if id(mention) in changes]
 
 
 def find(topics: Sequence[Topic], name: TopicName) -> Topic | None:
@@ -356,7 +380,7 @@ class PinnedTopicStore(MemoryLog[Topic]):
             topic = by_id or find(pinned, TopicName(which))
             if topic is None:
                 return False
-            if topic.calls:
+            if topic.calls and not topic.trust.mark:
                 entry = NewEntry({"title": topic.name.text, "unpins": True, "by_hand": True})
                 self._append(connection, scope, f"{_MANUAL}{uuid.uuid4()}", moment, [entry], moment)
             else:
@@ -456,6 +480,7 @@ def _metadata(topic: Topic) -> dict[str, Any]:
         "session": topic.history[-1].session_id if topic.history else "",
         "turns": list(topic.turns),
         "last_said_at": topic.last.started_at,
+        **topic.trust.mark,
     }
 
 
@@ -477,4 +502,5 @@ def _from_document(document_id: str, content: str, created_at: datetime, metadat
         session_id=metadata["session"],
         since=created_at,
         last_said_at=datetime.fromisoformat(metadata["last_said_at"]),
+        trust=TrustLevel.of(metadata.get("trust")),
     )

@@ -1,5 +1,6 @@
 """
-Key-value state of one caller with one agent: a log in which the newest entry of each key counts.
+Key-value state of one caller with one agent: a log in which the newest entry of each key counts, among those of the
+most trusted calls.
 
 A session writes all values that it set once, at its end, even unchanged ones. So a repeated write does no harm, and
 removing one session's entries leaves the state as it would be without that session.
@@ -12,9 +13,10 @@ from typing import Any, Final, TypeGuard
 
 import orjson
 
-from gateway.memory.stores.database import Connection
+from gateway.memory.stores.database import Connection, Migration
 from gateway.memory.stores.documents import time_text
 from gateway.memory.stores.store import MemoryStore
+from gateway.session import TrustLevel
 
 Scalar = str | int | float | bool
 Value = Scalar | dict[str, Scalar]
@@ -26,15 +28,29 @@ MOST_VALUE_CHARACTERS: Final = 4000
 """Of a value as JSON."""
 
 SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS caller_state_log (
+    # `trust` is a TrustLevel.
+    """CREATE TABLE IF NOT EXISTS caller_state (
         number INTEGER PRIMARY KEY, agent TEXT NOT NULL, caller TEXT NOT NULL, key TEXT NOT NULL,
-        value TEXT NOT NULL, session_id TEXT NOT NULL, at TEXT NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS caller_state_by_caller ON caller_state_log (agent, caller, key, at)",
-    "CREATE INDEX IF NOT EXISTS caller_state_by_session ON caller_state_log (session_id)",
+        value TEXT NOT NULL, session_id TEXT NOT NULL, at TEXT NOT NULL, trust INTEGER NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS caller_state_of_caller ON caller_state (agent, caller, key, at)",
+    "CREATE INDEX IF NOT EXISTS caller_state_of_session ON caller_state (session_id)",
     # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
     """CREATE TABLE IF NOT EXISTS caller_state_saves (
         session_id TEXT NOT NULL, agent TEXT NOT NULL, PRIMARY KEY (session_id, agent)) WITHOUT ROWID""",
+    # Until November 2026 the level of the call was not stored. Every call counts as trusted.
+    Migration(
+        "caller_state_log",
+        """INSERT INTO caller_state (agent, caller, key, value, session_id, at, trust)
+            SELECT agent, caller, key, value, session_id, at, 3 FROM caller_state_log ORDER BY number""",
+    ),
 )
+
+
+class CallerState(dict[str, Value]):
+    """The current value of every key, ordered by key."""
+
+    unverified: frozenset[str] = frozenset()
+    """The keys that only calls below the highest trust level have set."""
 
 
 class StateRefused(ValueError):
@@ -47,19 +63,27 @@ class CallerStateStore:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    async def load(self, agent: str, caller: str) -> dict[str, Value]:
-        """The current value of every key, ordered by key."""
-        stored = await self._store.look(lambda connection: _current(connection, agent, caller))
-        return {key: orjson.loads(value) for key, value in stored.items()}
+    async def load(self, agent: str, caller: str) -> CallerState:
+        rows = await self._store.look(lambda connection: _current(connection, agent, caller))
+        state = CallerState((key, orjson.loads(value)) for key, value, _ in rows)
+        state.unverified = frozenset(key for key, _, trust in rows if trust < TrustLevel.EVERYTHING)
+        return state
 
     async def save(
-        self, agent: str, caller: str, values: Mapping[str, Value], *, session_id: str, now: datetime
+        self,
+        agent: str,
+        caller: str,
+        values: Mapping[str, Value],
+        *,
+        session_id: str,
+        now: datetime,
+        trust: TrustLevel = TrustLevel.EVERYTHING,
     ) -> None:
         """
         Store the values that a session set, all or nothing. Saving the same session again changes nothing.
 
-        A session that is saved late does not overwrite one with a later `now`. Raises ValueError for values that
-        `check_value` rejects, and for too many keys.
+        A session that is saved late does not overwrite one with a later `now`, nor any session one of higher trust.
+        Raises ValueError for values that `check_value` rejects, and for too many keys.
         """
         texts = {key: _json(check_value(key, value)) for key, value in values.items()}
         at = time_text(now)
@@ -68,29 +92,31 @@ class CallerStateStore:
             first = "INSERT INTO caller_state_saves (session_id, agent) VALUES (?, ?) ON CONFLICT DO NOTHING"
             if not connection.execute(first, (session_id, agent)).rowcount:
                 return
-            current = _current(connection, agent, caller)
-            if len(current.keys() | texts.keys()) > MOST_KEYS:
+            # The keys of less trusted calls do not count: they must not keep others from being stored.
+            current = {key for key, _, level in _current(connection, agent, caller) if level >= trust}
+            if len(current | texts.keys()) > MOST_KEYS:
                 raise ValueError(f"an agent keeps at most {MOST_KEYS} state keys about a caller")
             connection.executemany(
-                "INSERT INTO caller_state_log (agent, caller, key, value, session_id, at) VALUES (?, ?, ?, ?, ?, ?)",
-                [(agent, caller, key, text, session_id, at) for key, text in texts.items()],
+                """INSERT INTO caller_state (agent, caller, key, value, session_id, at, trust)
+                    VALUES (?, ?, ?, ?, ?, ?, ?)""",
+                [(agent, caller, key, text, session_id, at, int(trust)) for key, text in texts.items()],
             )
 
         await self._store.run(work)
 
     async def drop(self, agent: str, caller: str, key: str) -> int:
         """Delete a key and its history. Returns how many entries there were."""
-        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ? AND key = ?"
+        statement = "DELETE FROM caller_state WHERE agent = ? AND caller = ? AND key = ?"
         return await self._store.change(statement, agent, caller, key)
 
     async def forget(self, agent: str, caller: str) -> int:
         """Delete a caller's state and its history. Returns how many entries there were."""
-        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ?"
+        statement = "DELETE FROM caller_state WHERE agent = ? AND caller = ?"
         return await self._store.change(statement, agent, caller)
 
     async def revert(self, session_id: str) -> int:
         """Delete a session's entries; earlier values count again. Returns how many entries there were."""
-        return await self._store.change("DELETE FROM caller_state_log WHERE session_id = ?", session_id)
+        return await self._store.change("DELETE FROM caller_state WHERE session_id = ?", session_id)
 
 
 def check_value(key: object, value: object) -> Value:
@@ -130,13 +156,14 @@ def _json(value: Value) -> str:
         raise StateRefused("a state value must be Unicode text and numbers of at most 64 bits") from None
 
 
-def _current(connection: Connection, agent: str, caller: str) -> dict[str, str]:
-    """The newest entry of each key, as JSON."""
+def _current(connection: Connection, agent: str, caller: str) -> list[tuple[str, str, int]]:
+    """Each key with the value that counts, as JSON, and its trust level."""
     rows = connection.execute(
-        """SELECT key, value FROM (
-            SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY at DESC, number DESC) AS age
-            FROM caller_state_log WHERE agent = ? AND caller = ?) entries
-        WHERE age = 1 ORDER BY key""",
+        """SELECT key, value, trust FROM (
+            SELECT key, value, trust,
+                row_number() OVER (PARTITION BY key ORDER BY trust DESC, at DESC, number DESC) AS place
+            FROM caller_state WHERE agent = ? AND caller = ?) entries
+        WHERE place = 1 ORDER BY key""",
         (agent, caller),
     )
-    return dict(rows.fetchall())
+    return rows.fetchall()

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from gateway.memory.stores.documents import Document
+from gateway.session import TrustLevel
 
 SESSION_PREFIX: Final = "voice-session:"
 NAME_FROM_EARLIER_CALL: Final = "name_from_earlier_call"
@@ -42,6 +43,7 @@ class PastCall:
     action_items: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     context: str = ""
+    trust: TrustLevel = TrustLevel.EVERYTHING
 
 
 def read_call(document: Document) -> PastCall | None:
@@ -64,6 +66,7 @@ def read_call(document: Document) -> PastCall | None:
         action_items=_items(sections.get("action items", "")),
         facts=_items(sections.get("important facts", "")),
         context=" ".join(_items(sections.get("context for next call", ""))),
+        trust=TrustLevel.of(document.metadata.get("trust")),
     )
 
 

@@ -40,6 +40,7 @@ def stored_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
         carrier=header.carrier,
         started_at=past_call.started_at,
         ended_at=past_call.started_at,
+        trust=past_call.trust,
     )
     summary = CallSummary(
         caller_name=past_call.caller_name,
@@ -57,7 +58,7 @@ def stored_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
 def _fact_document(fact: Fact, header: CallHeader) -> dict[str, Any]:
     fields = asdict(fact)
     metadata = {name: fields[name] for name in ("type", "confidence", "turns", "instead_of", "person")}
-    metadata |= {"session": fact.session_id, "last_said_at": fact.last_said_at.isoformat()}
+    metadata |= {"session": fact.session_id, "last_said_at": fact.last_said_at.isoformat(), **fact.trust.mark}
     return _document(facts.SOURCE, fact.id, fact.text, fact.said_at, metadata, header)
 
 
@@ -69,6 +70,7 @@ def _pin_document(pin: PinnedTopic, header: CallHeader) -> dict[str, Any]:
         for event in pin.history
     ]
     metadata |= {"session": pin.session_id, "last_said_at": pin.last_said_at.isoformat(), "history": history}
+    metadata |= pin.trust.mark
     return _document(pinned_topics.SOURCE, pin.id, pin.title, pin.since, metadata, header)
 
 

@@ -11,8 +11,9 @@ import httpx
 from gateway.agents import Agent
 from gateway.engines.interface import FunctionCall
 from gateway.errors import LlmError
-from gateway.memory.access import MemoryAccess, TrustLevel
+from gateway.memory.access import MemoryAccess
 from gateway.memory.knowledge import Knowledge, rendered
+from gateway.session import TrustLevel
 from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema
 
 if TYPE_CHECKING:  # it imports aiohttp, which takes a tenth of a second at the start

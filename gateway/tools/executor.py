@@ -19,11 +19,11 @@ import orjson
 from gateway.agents import Agent, wanted_personas
 from gateway.engines.interface import AgentFunction, FunctionCall
 from gateway.errors import StoreError
-from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.personas import PersonaStore
 from gateway.memory.state import StateRefused, Value
 from gateway.metrics import FUNCTIONS
-from gateway.session import Turn, VoiceSession
+from gateway.session import TrustLevel, Turn, VoiceSession
 from gateway.tools.builtin import END_CALL, NAMES, Builtin, BuiltinSource, transfer_schema
 from gateway.tools.conversation import Conversation
 from gateway.tools.module import ReloadingToolModule, Tool, ToolModule

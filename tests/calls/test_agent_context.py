@@ -6,12 +6,12 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.agent_context import NO_NOTES, AgentContext
 from gateway.engines.interface import AgentFunction, HistoryMessage
-from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.summary_parser import PastCall
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from tests.fakes.call_parts import FakeMemory, make_transcript
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)

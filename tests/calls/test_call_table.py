@@ -6,8 +6,8 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.calls.call_table import MAX_EVENTS, CallTable, ManagedCall
 from gateway.calls.state import CallState, IllegalTransition
 from gateway.history.call_log import RecoveredCall
-from gateway.memory.access import MemoryAccess, TrustLevel
-from gateway.session import VoiceSession
+from gateway.memory.access import MemoryAccess
+from gateway.session import TrustLevel, VoiceSession
 
 KEY, OTHER = ("twilio", "CA1"), ("twilio", "CA2")
 EXPIRES = 130.0

@@ -4,9 +4,9 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.caller_identity import PIN_REMOVED, CallerIdentity
-from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel, TrustPolicy
+from gateway.memory.access import AccessChange, MemoryAccess, TrustPolicy
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from gateway.settings import Secret
 from tests.fakes.call_parts import FakeEvents, FakeMemory, FakeMemorySource
 

@@ -5,8 +5,8 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.memory_commands import LEVELS, MemoryCommands
-from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
-from gateway.session import VoiceSession
+from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.session import TrustLevel, VoiceSession
 from gateway.text.voice_commands import VoiceCommandKind
 from tests.fakes.call_parts import CALLER, FakeMemory, FakeMemorySource, make_records, make_transcript
 

@@ -10,7 +10,7 @@ from gateway.calls.recorder import NoRecorder
 from gateway.calls.transcript import CallRecords, Transcript
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
 from gateway.errors import CarrierRefused, EngineError, NumberNotAllowed, StoreUnavailable
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from tests.fakes.call_control import FakeCallControl
 
 CALLER = "+12025550143"
@@ -39,6 +39,9 @@ class FakeEvents:
 
     def retract(self, session: VoiceSession, rows: Sequence[Mapping[str, Any]]) -> None:
         self.written.append(("retract", list(session.taken_back)))
+
+    def set_trust(self, trust: TrustLevel) -> None:
+        self.trust = trust
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self.written.append(("state", dict(state)))

@@ -157,7 +157,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
     house.records("call-without-a-word", CALLER, "maya", WORD)
     held_by = await house.holding(WORD)
     assert len(held_by) >= 5
-    tables = ["call_receipts", "caller_state_log", "documents", "memory_entries"]
+    tables = ["call_receipts", "caller_state", "documents", "memory_entries"]
     found = [place.removeprefix("the table ") for place in held_by if place.startswith("the table ")]
     assert found == (tables if house.store.description == "postgresql" else [])
     eraser = house.eraser()

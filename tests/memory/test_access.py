@@ -12,10 +12,10 @@ from gateway.memory.access import (
     MemoryAccess,
     PinResult,
     PinVerifier,
-    TrustLevel,
     TrustPolicy,
     read_trust,
 )
+from gateway.session import TrustLevel
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import Attestation
 from tests.fakes.call_parts import FakeMemory, FakeMemorySource

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gateway.memory.facts import CallerFact, FactStore, StatementReading, project, relation
 from gateway.memory.memory_log import SCHEMA, LogEntry, Retention
 from gateway.memory.stores.documents import NewDocument
+from gateway.session import TrustLevel
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -21,6 +22,7 @@ class Session:
     started_at: datetime
     agent: str = "maya"
     caller: str = "+12025550101"
+    trust: TrustLevel = TrustLevel.EVERYTHING
 
 
 def session(name, days=0, who=ANA):

@@ -12,6 +12,7 @@ from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.memory_log import SCHEMA, LogChange, Retention
 from gateway.memory.pinned_topics import PinnedTopicStore, TopicNote
 from gateway.memory.stores.documents import NewDocument
+from gateway.session import TrustLevel
 from tests.calls.aftermath import CALLER, START, a_session
 
 ANA = ("maya", "+12025550101")
@@ -162,6 +163,8 @@ def common_fields(changes):
 async def test_old_database_opens_without_loss(migrated):
     store, expected = migrated
     facts, topics = FactStore(store), PinnedTopicStore(store)
+    for item in (*expected["known"], *expected["pinned"], *expected["topics"]):
+        item["trust"] = TrustLevel.EVERYTHING  # what has no level was taught by a trusted call
     for change in expected["changes"]:
         for side in ("before", "after"):
             state = change[side]

@@ -5,8 +5,9 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.engines.interface import FunctionCall
-from gateway.memory.access import MemoryAccess, TrustLevel
+from gateway.memory.access import MemoryAccess
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
+from gateway.session import TrustLevel
 from gateway.tools.builtin import (
     HANDED_OVER,
     NAMES,

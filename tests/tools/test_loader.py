@@ -5,8 +5,9 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.errors import SettingsError, StoreUnavailable
-from gateway.memory.access import MemoryAccess, TrustLevel
+from gateway.memory.access import MemoryAccess
 from gateway.memory.identity import RepeatCallerSettings
+from gateway.session import TrustLevel
 from gateway.tools.builtin import SEARCH_MEMORY, Builtin
 from gateway.tools.executor import CallTools, NoState, ToolLoader, ToolTimeouts, load_modules
 
