@@ -240,6 +240,11 @@ class AgentDirectory:
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._agents.values())
 
+    @property
+    def transfer_targets(self) -> list[str]:
+        """The targets of all agents."""
+        return [target for agent in self for target in agent.transfer_to.values()]
+
     def answering(self, called: str) -> Agent:
         """The agent that answers this number or name; else the first without numbers, else the first."""
         return self._by_number.get(e164(called) or called) or self._agents.get(called, self._default)

@@ -199,7 +199,6 @@ class Config:
         if settings.max_call_seconds:
             live_calls = replace(timeouts.live_calls, longest_call=settings.max_call_seconds)
             timeouts = replace(timeouts, live_calls=live_calls)
-        targets = [target for agent in agents for target in agent.transfer_to.values()]
         account_names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
         accounts = LlmAccounts(**{name: getattr(settings, name) for name in account_names}, keys=settings.agent_keys)
         return cls(
@@ -208,7 +207,9 @@ class Config:
             agents=agents,
             retention=Retention(settings.memory_retention_days, own_retention, settings.voice_session_archive_days),
             admission=Admission(AllowList(settings.allowed_callers), settings.max_calls, settings.calls_per_caller),
-            dial_limits=DialLimits(DialingRules(settings.outbound_allowed, targets), settings.max_call_seconds),
+            dial_limits=DialLimits(
+                DialingRules(settings.outbound_allowed, agents.transfer_targets), settings.max_call_seconds
+            ),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engine=engine,
             writer=make_summarizer(settings),

@@ -8,7 +8,8 @@ import pytest
 from gateway.calls.call_end import TIME_IS_UP
 from gateway.metrics import REGISTRY
 from gateway.web.twilio import BUSY_TEXT
-from tests.stage import CALLER, Stage, make_carrier, staged
+from tests.redis_server import running_redis
+from tests.stage import CALLER, PUBLIC_URL, Stage, make_carrier, running_gateway, staged
 
 OTHER = "+12025550199"
 
@@ -65,6 +66,33 @@ async def test_longest_call_ends_with_a_sentence_and_a_document(tmp_path: Path, 
         assert "CALLER: I have a long story." in await stage.archive()
         assert "AGENT: I'm sorry, this call has reached its longest time" in await stage.archive()
         assert "**Session:** voice-session:" in (await stage.document())["content"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "caller"), [({"MAX_CALLS": "1"}, OTHER), ({"CALLS_PER_CALLER": "1"}, CALLER)], ids=["all", "caller"]
+)
+async def test_nodes_share_their_limits(tmp_path: Path, carrier_name: str, limit: dict[str, str], caller: str) -> None:
+    async with running_redis(tmp_path / "redis") as redis:
+        shared = {**limit, "REDIS_URL": redis.url}
+        async with staged(tmp_path, make_carrier(carrier_name), **shared) as stage:
+            environ = {
+                "DATA_DIR": str(tmp_path / "data-2"),
+                "PUBLIC_URL": PUBLIC_URL,
+                "ALLOWED_CALLERS": "*",
+                "DEEPGRAM_API_KEY": "dg-test-key",
+                "DEEPGRAM_AGENT_URL": stage.engine.url,
+                "MEMORY_VECTORS": "false",
+                **stage.carrier.settings(),
+                **shared,
+            }
+            async with running_gateway(environ, tmp_path) as other:
+                call, _ = await stage.dial()
+                stage.carrier.gateway_url = other
+                await refused_politely(stage, caller)
+                await call.hang_up()
+                await stage.idle()
+                call, _ = await stage.dial(caller)
+                await call.hang_up()
 
 
 # Outbound

@@ -120,10 +120,15 @@ async def _examine(settings: Settings) -> list[CheckResult]:
 
 def _settings(settings: Settings) -> Iterator[CheckResult]:
     """Settings, including mistakes that stop the gateway from starting."""
+
+    def agents() -> str:
+        found = AgentDirectory(settings.agents, settings.folder)
+        DialingRules(settings.outbound_allowed, found.transfer_targets)
+        return f"agents: {', '.join(agent.name for agent in found)}"
+
     checks: tuple[Callable[[], object], ...] = (
-        lambda: f"agents: {', '.join(agent.name for agent in AgentDirectory(settings.agents, settings.folder))}",
+        agents,
         lambda: AllowList(settings.allowed_callers),
-        lambda: DialingRules(settings.outbound_allowed),
         lambda: settings.telnyx_public_key and TelnyxVerifier(settings.telnyx_public_key),
         lambda: check_redis_url(settings),
         lambda: traces.check(settings),

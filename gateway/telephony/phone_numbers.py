@@ -128,6 +128,11 @@ class DialingRules:
         self.anywhere = "*" in allowed
         self._prefixes = tuple(_prefix(entry) for entry in allowed if entry != "*")
         self._known = frozenset(known)
+        for target in self._known:
+            try:
+                self.check(target, "")
+            except NumberNotAllowed as error:
+                raise SettingsError(f"transfer_to: {target} is {error}") from None
 
     def check(self, target: str, own: str) -> None:
         """Raise NumberNotAllowed unless the agent with the number `own` may dial this number or SIP address."""

@@ -115,8 +115,10 @@ def test_costly_number_has_to_be_named(number: str, prefix: str) -> None:
     code = f"+{phonenumbers.parse(number, None).country_code}"
     too_broad = {"*", *([code] if code != prefix else [code[:-1]])}
     assert not may_dial(DialingRules(), number, own=number)
-    assert not may_dial(DialingRules(too_broad, known=[number]), number)
-    assert may_dial(DialingRules({prefix}), number)
+    assert not may_dial(DialingRules(too_broad), number)
+    with pytest.raises(SettingsError, match="transfer_to: .* is a premium-rate or satellite number; add its prefix"):
+        DialingRules(too_broad, known=[number])
+    assert may_dial(DialingRules({prefix}, known=[number]), number)
 
 
 def test_more_digits_do_not_hide_a_costly_number() -> None:
