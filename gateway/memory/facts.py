@@ -32,10 +32,13 @@ SAME: Final = 0.6
 HALF: Final = 0.5
 """The same where all of at least two words are common."""
 
-_PLACES: Final = ("home", "work", "job")
-"""Attributes that a move or a new job replaces, in whatever words."""
+_PLACES: Final = ("home", "work", "job", "car")
+"""Attributes that a move, a new job or a new car replaces, in whatever words."""
 _ENDINGS: Final = "erinnen innen erin euse eurs eur iere ier ers er ing ies es ed en in s e n a o y".split()
 _LEAST_STEM: Final = 4
+_TO_BE_CALLED: Final = re.compile(
+    r"\bto be (?:called|rung|phoned)(?: back)?\b(?= (?:in|on|at|before|after|between|during|only)\b)"
+)
 
 Relation = Literal["repeat", "refinement", "correction", "contradiction"]
 FactType = Literal["identity", "preference", "identifier", "commitment", "need", "constraint"]
@@ -322,6 +325,8 @@ class _Vocabulary:
         """What a caller can have several of: a second value does not replace the first."""
         self.people = frozenset(map(_stem, words("people")))
         self.negative, self.temporary, self.comparison = map(any_of, ("negative", "temporary", "comparison"))
+        self.additional, self.single = map(any_of, ("additional", "single"))
+        """Marks of a further value beside the known one, and of the only one: "another", "favourite"."""
 
 
 _vocabulary: Final = lru_cache(maxsize=1)(_Vocabulary)
@@ -340,24 +345,31 @@ class StatementReading:
     """Pairs of words with nothing in between: a "dog sitter" is not a dog."""
     is_negative: bool
     is_temporary: bool
+    is_additional: bool
+    is_single: bool
 
     @classmethod
     def of(cls, text: str, type_: str) -> "StatementReading":
         vocabulary = _vocabulary()
         whole = _normalised(text)
         shortened = vocabulary.comparison.split(whole)[0].strip() or whole
+        shortened = vocabulary.additional.sub(" ", shortened).strip() or shortened
         attribute, value = _attribute(shortened)
         read = [_word(word) for word in re.findall(r"[^\W_]+", value)]
         words = tuple(dict.fromkeys(word for word in read if word))
         joined = frozenset((one, two) for one, two in zip(read, read[1:], strict=False) if one and two)
         is_temporary = type_ != "commitment" and bool(vocabulary.temporary.search(whole))
-        return cls(text, attribute, words, joined, bool(vocabulary.negative.search(whole)), is_temporary)
+        marks = (vocabulary.negative, vocabulary.additional, vocabulary.single)
+        is_negative, is_additional, is_single = (bool(mark.search(whole)) for mark in marks)
+        return cls(text, attribute, words, joined, is_negative, is_temporary, is_additional, is_single)
 
 
 def relation(old: StatementReading, new: StatementReading) -> Relation | None:
     """How `new` relates to `old`; None if both can be true."""
-    if old.is_temporary != new.is_temporary or old.attribute != new.attribute or not (old.words and new.words):
+    if old.is_temporary != new.is_temporary or not (old.words and new.words):
         return None
+    if old.attribute != new.attribute:
+        return _across_attributes(old, new)
     if old.is_negative != new.is_negative:
         one, other = set(old.words), set(new.words)
         # One says of a thing what the other denies of it.
@@ -386,6 +398,19 @@ def _claimed_relation(old: StatementReading, new: StatementReading, content: Map
     return "correction" if common or old.attribute in _PLACES else None
 
 
+def _across_attributes(old: StatementReading, new: StatementReading) -> Relation | None:
+    """How claims relate that are worded as different attributes: "is a cook", "works as a cook"."""
+    if "name" in (old.attribute, new.attribute):
+        return None
+    one, other = set(old.words), set(new.words)
+    if old.is_negative == new.is_negative:
+        if one == other or other < one and len(other) > 1:
+            return "repeat"
+        return "refinement" if one < other and len(one) > 1 else None
+    # "Lives in Leeds", "Does not live in Leeds any more": the verb is a word of its own where it is denied.
+    return "contradiction" if (one <= other or other <= one) and abs(len(one) - len(other)) < 2 else None
+
+
 def _is_contained(part: StatementReading, whole: StatementReading) -> bool:
     """Whether `whole` says all that `part` says, of the same thing."""
     if not set(part.words) <= set(whole.words):
@@ -403,6 +428,10 @@ def _of_values(old: StatementReading, new: StatementReading) -> Relation | None:
     come = [word for word in new.words if word not in old.words]
     common = [word for word in new.words if word in old.words]
     people = vocabulary.people.intersection
+    if new.is_additional:
+        return None
+    if old.is_single and new.is_single and gone and come and common:
+        return "correction"
     if not (gone and come) or people(old.words[:1]) != people(new.words[:1]):
         return None
     if new.is_negative or (not old.attribute and vocabulary.several.intersection(common) and _stem("number") in common):
@@ -458,6 +487,7 @@ def _normalised(text: str) -> str:
     """Lower case, without accents and apostrophes, each number in one piece."""
     text = re.sub(r"(?<=ca)n['’]t\b", "n not", re.sub(r"(?<=\d)[\s().-]+(?=\d)", "", text).casefold())
     text = re.sub(r"n['’]t\b", " not", text)
+    text = _TO_BE_CALLED.sub("calls", text)
     return " ".join(re.sub(r"['’.,;:!]+(?:\s|$)|['’,;]", " ", unaccented(text)).split())
 
 

@@ -244,6 +244,7 @@ def _sound(word: str) -> str:
         word = word.replace(spelling, sound)
     word = _SOFT_G.sub("j", word)
     word = word.translate(_SOUNDS_OF_LETTERS)
+    word = re.sub(r"d$", "t", word)
     first, rest = ("a" if word[0] in "aeiouh" else word[0]), re.sub(r"[aeiouyh'-]", "", word[1:])
     return re.sub(r"(.)\1+", r"\1", first + rest)
 
@@ -433,6 +434,9 @@ def _introduction(phrase: str) -> str:
     if not before:  # a name in front stands at the beginning of a sentence
         start = r"(?:^|[.!?,;]\s*|\b(?:hello|hi|hey|hallo|hola|bonjour|allo)[, ]+)"
         return rf"{start}(?P<name>{name}?),? {re.escape(after)}\b"
+    if not after and before in ("it's", "c'est"):  # "my boss, it's Tom" gives another's name
+        greeting = r"(?:(?:hello|hi|hey|yes|yeah|oh|ah|bonjour|allo|oui|salut|rebonjour)[, ]+)*"
+        return rf"(?:^|[.!?;]\s*){greeting}{re.escape(before)},? (?P<name>{name})"
     if after:
         return rf"\b{re.escape(before)} (?P<name>{name}?),? {re.escape(after)}\b"
     return rf"\b{re.escape(before)},? (?P<name>{name})"

@@ -25,7 +25,7 @@ _QUOTES: Final = re.compile(r"[\"“”„«»]")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE_END: Final = re.compile(r"[,;:]")
 _IS_CALLED: Final = re.compile(r"(?:(?:Is|Wants to be) called|Heißt|Se llama|S'appelle) (.+)")
-_DANGLING: Final = re.compile(r" (?:now|instead|too|as well|at last|again|jetzt|ahora|también|maintenant|aussi)$")
+_DANGLING: Final = re.compile(r" (?:now|instead|at last|again|jetzt|ahora|maintenant)$")
 
 
 @dataclass(frozen=True, slots=True)

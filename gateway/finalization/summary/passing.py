@@ -20,8 +20,16 @@ def is_passing(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
         return True
     said = (lines[turn].text.replace("’", "'") for turn in fact.turns if lines[turn].speaker == "caller")
     sentences = [sentence for text in said for sentence in _SENTENCE_END.split(text)]
-    long = [sentence for sentence in sentences if len(sentence.split()) >= _LEAST_WORDS]
-    return bool(long) and all(remark.search(sentence) for sentence in long)
+    # The sentences with the fact's own words, else those long enough to say something.
+    words = _words(fact.text)
+    telling = [sentence for sentence in sentences if words & _words(sentence)]
+    telling = telling or [sentence for sentence in sentences if len(sentence.split()) >= _LEAST_WORDS]
+    return bool(telling) and all(remark.search(sentence) for sentence in telling)
+
+
+def _words(text: str) -> set[str]:
+    """The beginnings of the longer words."""
+    return {word[:_LEAST_WORDS] for word in re.findall(r"\w{4,}", text.casefold())}
 
 
 @lru_cache(maxsize=1)
