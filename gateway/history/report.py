@@ -27,6 +27,7 @@ from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.memory.visible_documents import NOTE
 from gateway.text.redaction import redact
+from gateway.text.sensitive import sensitive_category
 
 _ALL: Final = 1_000_000
 # Pairs of agent and caller, of one caller or all.
@@ -218,7 +219,7 @@ class MemoryReports:
         return summaries
 
     async def audit(self, agent: str = "") -> list[AuditFinding]:
-        """Find duplicates, contradictions, unused facts, secrets, and text that reads like an instruction."""
+        """Find duplicates, contradictions, unused facts, secrets, sensitive statements, and what reads like orders."""
         found: list[AuditFinding] = []
         for name, caller in await self._scopes(agent):
             facts = await self._facts.known(name, caller, _ALL)
@@ -270,8 +271,9 @@ class MemoryReports:
 
 def _of_call(content: str) -> list[tuple[str, str]]:
     """A summary is redacted already. A line that gives orders to the agent is not something the call agreed on."""
-    lines = (line.strip(" -*") for line in content.splitlines())
-    return [("like an instruction", line) for line in lines if _OVERRULING.search(line)]
+    lines = [line.strip(" -*") for line in content.splitlines()]
+    found = [("like an instruction", line) for line in lines if _OVERRULING.search(line)]
+    return found + [("sensitive", line) for line in lines if sensitive_category(line)]
 
 
 def _of_lines(content: str) -> list[tuple[str, str]]:
@@ -311,6 +313,7 @@ def _suspicions(text: str) -> list[str]:
     kinds = {
         "like an instruction": _INSTRUCTION.search(text),
         "like a secret": redact(text) != text or _CODE.search(text),
+        "sensitive": sensitive_category(text),
     }
     return [kind for kind, is_so in kinds.items() if is_so]
 

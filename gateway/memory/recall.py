@@ -9,6 +9,7 @@ import asyncio
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
@@ -23,7 +24,7 @@ from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.memory.visible_documents import newest_notes
 from gateway.session import TrustLevel
-from gateway.text.sensitive import without_sensitive
+from gateway.text.sensitive import sensitive_category, without_sensitive
 
 T = TypeVar("T")
 Remembered = Fact | PinnedTopic | PastCall
@@ -83,6 +84,7 @@ class Recall:
         facts of more trusted calls are before all others, and only such calls and topics count.
         """
         facts = await self._all_facts(agent, caller)
+        facts = await asyncio.to_thread(lambda: [fact for fact in facts if sensitive_category(fact.text) is None])
         if len(facts) < 2:
             return facts
         scope = (f"agent:{agent}", f"caller:{caller}")
@@ -108,14 +110,15 @@ class Recall:
     async def pinned_topics(self, agent: str, caller: str) -> list[PinnedTopic]:
         """The topics for the prompt of a call. Raises StoreUnavailable."""
         topics = await self._topics.pinned(agent, caller, _MOST_READ, not_before=self._oldest(agent))
-        return limited(topics, _MOST_TOPICS, lambda topic: topic.trust)
+        topics = limited(topics, _MOST_TOPICS, lambda topic: topic.trust)
+        return await asyncio.to_thread(lambda: [topic for topic in topics if _is_harmless(topic)])
 
     def _oldest(self, agent: str) -> datetime | None:
         return self._retention.oldest(agent, datetime.now(UTC))
 
     async def own_calls(self, agent: str, caller: str) -> list[PastCall]:
         """The calls in our own store, newest first, up to the limit of each level. Raises StoreUnavailable."""
-        return self._current(await self._newest_calls(agent, caller, self._limit))
+        return await self._current(await self._newest_calls(agent, caller, self._limit))
 
     async def _newest_calls(self, agent: str, caller: str, limit: int) -> list[Document]:
         """The documents of the newest calls, and as many verified ones as `limit` however many others came later."""
@@ -136,7 +139,7 @@ class Recall:
         deadline = clock() + _REMOTE_SECONDS
         for pause in _RETRY_PAUSES:
             try:
-                return self._current(
+                return await self._current(
                     await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock())
                 )
             except StoreUnavailable as error:
@@ -144,14 +147,16 @@ class Recall:
                 if clock() + wait >= deadline:
                     raise
             await asyncio.sleep(wait)
-        return self._current(await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock()))
+        found = await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock())
+        return await self._current(found)
 
-    def _current(self, documents: Iterable[Document]) -> list[PastCall]:
+    async def _current(self, documents: Iterable[Document]) -> list[PastCall]:
         """The calls in these documents that are not old enough for the archive, newest first."""
         calls = [call for document in documents if (call := read_call(document))]
         oldest = self._retention.oldest_call(datetime.now(UTC))
         current = [call for call in calls if oldest is None or call.started_at >= oldest]
-        return sorted(current, key=lambda call: call.started_at, reverse=True)
+        current.sort(key=lambda call: call.started_at, reverse=True)
+        return await asyncio.to_thread(lambda: [_harmless_call(call) for call in current])
 
     async def search(self, agent: str, caller: str, text: str, limit: int = 5, *, person: str = "") -> list[str]:
         """
@@ -176,7 +181,9 @@ class Recall:
             if len(hits) < asked or all(_trust(hit.document) is TrustLevel.EVERYTHING for hit in found[:limit]):
                 break
         found = limited(found, limit, lambda hit: _trust(hit.document))
-        texts = [(_title(hit.document), without_sensitive(hit.snippet)) for hit in found]
+        texts = await asyncio.to_thread(
+            lambda: [(_title(hit.document), without_sensitive(hit.snippet)) for hit in found]
+        )
         return [f"{title}: {snippet}" for title, snippet in texts if snippet][:limit]
 
 
@@ -198,6 +205,32 @@ def _trust(document: Document) -> TrustLevel:
 
 def _title(document: Document) -> str:
     return document.title if _trust(document) is TrustLevel.EVERYTHING else f"{document.title} (unverified)"
+
+
+# Documents of earlier versions, of other programs and of a remote store were not checked when they were written. The
+# classifier takes some 0.3 ms for a sentence, so it runs in a thread.
+
+
+def _harmless_call(call: PastCall) -> PastCall:
+    """The call's notes without sensitive sentences."""
+
+    def harmless(items: Iterable[str]) -> tuple[str, ...]:
+        return tuple(filter(None, map(without_sensitive, items)))
+
+    return replace(
+        call,
+        topics=harmless(call.topics),
+        decisions=harmless(call.decisions),
+        action_items=harmless(call.action_items),
+        facts=harmless(call.facts),
+        context=without_sensitive(call.context),
+    )
+
+
+def _is_harmless(topic: PinnedTopic) -> bool:
+    """Whether a topic may be used: an operator's always, one of calls without sensitive content."""
+    texts = (topic.title, topic.about, topic.status, *topic.open_items, *(event.text for event in topic.history))
+    return not topic.session_id or not any(map(sensitive_category, texts))
 
 
 def is_of(whose: str, person: str) -> bool:

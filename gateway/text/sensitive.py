@@ -8,7 +8,7 @@ psychologist" is not about a job. Without a known language all of them are used.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -40,7 +40,7 @@ def sensitive_category(text: str, language: str = "") -> str | None:
     for sentence in sentences(text):
         plain = unicodedata.normalize("NFKC", sentence).translate(_APOSTROPHES)
         # Masks only take words away, and cost most: they are needed only where something was found.
-        if _category(plain, vocabularies) is None:
+        if _category(plain, language) is None:
             continue
         folded = _folded(plain)
         for vocabulary in vocabularies:
@@ -48,24 +48,32 @@ def sensitive_category(text: str, language: str = "") -> str | None:
                 if terms.always.search(folded):
                     return name
             plain = vocabulary.harmless.sub(_MASK, plain)
-        if category := _category(plain, vocabularies):
+        if category := _category(plain, language):
             return category
     return None
 
 
-def _category(text: str, vocabularies: Iterable["_Vocabulary"]) -> str | None:
-    """The category of the first term in a sentence."""
+def _category(text: str, language: str) -> str | None:
+    """The category of the first term in a sentence: a word, else a phrase."""
     folded = _folded(text)
-    words = [part for word in _WORD.findall(folded) for part in {word, *word.split("'")}]
-    return next(
-        (
-            name
-            for vocabulary in vocabularies
-            for name, terms in vocabulary.categories.items()
-            if terms.occur_in(folded, words)
-        ),
-        None,
-    )
+    for word in _WORD.findall(folded):
+        for part in {word, *word.split("'")}:
+            if category := _category_of_word(part, language):
+                return category
+    for vocabulary in _vocabularies(language):
+        for name, terms in vocabulary.categories.items():
+            if terms.pattern.search(folded):
+                return name
+    return None
+
+
+@lru_cache(maxsize=20_000)
+def _category_of_word(word: str, language: str) -> str | None:
+    for vocabulary in _vocabularies(language):
+        for name, terms in vocabulary.categories.items():
+            if terms.has(word):
+                return name
+    return None
 
 
 def without_sensitive(text: str, language: str = "") -> str:
@@ -101,10 +109,7 @@ class _Terms:
     pattern: re.Pattern[str]
     always: re.Pattern[str]
 
-    def occur_in(self, text: str, words: list[str]) -> bool:
-        return any(map(self._has, words)) or bool(self.pattern.search(text))
-
-    def _has(self, word: str) -> bool:
+    def has(self, word: str) -> bool:
         sizes = range(2, len(word) + 1)
         return (
             word in self.exact

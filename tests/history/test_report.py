@@ -78,6 +78,13 @@ async def test_audit_finds_what_to_look_at(store):
     }
 
 
+async def test_audit_lists_sensitive_content(store):
+    session = await a_call(store, "Takes lithium every morning")
+    await store.create(call_document(session, replace(SUMMARY, context="Ana is pregnant."), None))
+    found = {one.text for one in await MemoryReports(store).audit() if one.kind == "sensitive"}
+    assert found == {"Takes lithium every morning", "Ana is pregnant."}
+
+
 async def test_audit_looks_into_documents(store):
     """What a caller said may be in a summary, what a client wrote in anything."""
     session = await a_call(store)

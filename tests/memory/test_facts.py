@@ -644,3 +644,26 @@ def _after(known, text, relation):
 )
 def test_claimed_relation_is_checked(known, text, relation, current):
     assert _after(known, text, relation) == current
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "relation"),
+    [
+        ("Is a carpenter", "Works as a carpenter", "repeat"),
+        ("Ist Lehrerin", "Arbeitet als Lehrerin", "repeat"),
+        ("Es electricista", "Trabaja de electricista", "repeat"),
+        ("Est jardinier", "Travaille comme jardinier", "repeat"),
+        ("Has address 4 Beech Close", "Lives at 4 Beech Close", "repeat"),
+        ("Drives a Golf", "Has a Golf", "repeat"),
+        ("Prefers to be called in the evening", "Prefers calls in the evening", "repeat"),
+        ("Is a plumber", "Is a teacher", "correction"),
+        ("Drives a Skoda", "Drives a Kia", "correction"),
+        ("Usually orders a ham sandwich", "Usually orders a cheese sandwich", "correction"),
+        ("Lives in Stirling", "Does not live in Stirling any more", "contradiction"),
+        ("Needs a van every Monday", "Needs a van every Friday as well", None),
+        ("Is a vegetarian", "Is a plumber", None),
+        ("Is called Rose", "Likes roses", None),
+    ],
+)
+def test_claims_in_other_words(old, new, relation):
+    assert related(old, new) == relation

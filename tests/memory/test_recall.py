@@ -71,6 +71,20 @@ async def test_other_documents_are_passed_over(own):
     assert sessions(await Recall(own, NoRemem(), 1).own_calls("maya", ANA)) == ["voice-session:1"]
 
 
+async def test_sensitive_content_of_earlier_versions_is_left_out(own):
+    """Such documents were written before the classifier, or by another program."""
+    text = call_text("voice-session:1") + "\n### Context for Next Call\nAna is pregnant. She wants the blue pram.\n"
+    await own.create(NewDocument("", text, "voice-call", tags_of(), source_id="voice-session:1"))
+    note = NewDocument("Note", "Takes lithium every morning", "note", ("caller-note", "agent:maya", f"caller:{ANA}"))
+    await own.create(note)
+    await learn(own, 1, "Was diagnosed with lupus", "Prefers mornings")
+    recall = Recall(own, NoRemem(), 3)
+    [call] = await recall.own_calls("maya", ANA)
+    assert call.context == "She wants the blue pram."
+    assert [fact.text for fact in await recall.known_facts("maya", ANA)] == ["Prefers mornings"]
+    assert "pregnant" not in " ".join(await recall.search("maya", ANA, "Is Ana pregnant, which pram?"))
+
+
 async def test_without_remote_there_are_none(own):
     assert await Recall(own, NoRemem(), 3).remote_calls("maya", ANA) == []
 

@@ -177,3 +177,49 @@ def test_relation_names_the_relative():
 def test_short_answer_is_a_name(text, name):
     found = answered_name(text)
     assert (found.text if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("My name is Brian Tait.", "Brian Tait"),
+        ("Je m'appelle Alain.", "Alain"),
+        ("Hi, I'm Diana.", "Diana"),
+        ("Mr Haddad speaking.", "Mr Haddad"),
+        ("This is Derek's daughter, Holly.", "Holly"),
+        ("Soy la hija de Luis, Carla.", "Carla"),
+        ("Mon conseiller chez vous, c'est Monsieur Garnier.", ""),
+        ("I'm Australian.", ""),
+    ],
+)
+def test_name_in_an_introduction(text, name):
+    found = introduced_name(text)
+    assert (found.text if found else "") == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "This is Derek's daughter, Holly.",
+        "Hello, it's Victor's assistant.",
+        "Lorna's husband speaking.",
+        "Hier ist der Sohn von Gerda.",
+        "Soy la hija de Luis.",
+        "Bonjour, c'est la mère de Romain.",
+    ],
+)
+def test_relative_of_a_named_person(text):
+    assert relation_to_known(text)
+
+
+@pytest.mark.parametrize(
+    ("known", "given", "match"),
+    [
+        ("Geoffrey Pryce", "Jeffrey Price", NameMatch.SAME),
+        ("Caitlin Moore", "Kate Lynn Moore", NameMatch.SAME),
+        ("Julian Marsh", "Juliana Marsh", NameMatch.OTHER),
+        ("Mr Haddad", "Mrs Haddad", NameMatch.OTHER),
+    ],
+)
+def test_names_compared(known, given, match):
+    assert compare(PersonName.parse(known), PersonName.parse(given)) is match

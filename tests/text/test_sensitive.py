@@ -422,6 +422,56 @@ def test_harmless(sentence: str) -> None:
     assert sensitive_category(sentence) is None
 
 
+@pytest.mark.parametrize(
+    ("visit", "job"),
+    [
+        ("I see a drug counsellor on Mondays.", "I work as a drug counsellor."),
+        ("Montags gehe ich zum Psychologen.", "Ich arbeite als Psychologe."),
+        ("Los martes voy al psicólogo.", "Soy psicólogo en Vigo."),
+        ("Je vois un psychologue le mardi.", "Je suis psychologue à Brest."),
+    ],
+)
+def test_visit_is_sensitive_and_job_is_not(visit: str, job: str) -> None:
+    assert sensitive_category(visit) == "health" and sensitive_category(job) is None
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "My heart's been playing up, they put a stent in.",
+        "The scan came back and it's spread to the liver.",
+        "I lost a leg in the accident.",
+        "I had a bit of a coke habit back then.",
+        "Does not believe in God",
+        "The three digits on the back are five nine two.",
+        "The driving licence says MORGA 657054 SM9IJ.",
+        "My log-in word is Marigold Seven.",
+        "Ich habe es an der Bandscheibe.",
+        "Salgo de cuentas en abril.",
+        "On m'a trouvé une tumeur au foie.",
+    ],
+)
+def test_colloquial_wording_is_sensitive(sentence: str) -> None:
+    assert sensitive_category(sentence) is not None
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "I prefer venetian blinds in the office.",
+        "The new back door sticks.",
+        "Ich nehme immer das Zimmer zum Hof.",
+        "Sin embargo, prefiero la tarde.",
+        "Quiero dar de baja el contrato.",
+        "J'aime le goût du café.",
+        "J'ai découvert à Lyon un bon café.",
+        "We're based in Democrat, Missouri.",
+    ],
+)
+def test_words_of_one_language_do_not_count_in_another_sense(sentence: str) -> None:
+    assert sensitive_category(sentence) is None
+
+
 def test_only_the_sensitive_sentence_is_dropped() -> None:
     text = "I moved to Leeds. I'm bipolar, you see. Dr. Hale has my new address."
     assert without_sensitive(text) == "I moved to Leeds. Dr. Hale has my new address."
