@@ -6,7 +6,6 @@ slots do not ("from Leeds", "to York").
 """
 
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.plain_text import unaccented
 
 _CAPITALISED: Final = r"[A-ZÀ-Þ][\w'’&-]*[\w]\.?(?=\s[A-ZÀ-Þ])|[A-ZÀ-Þ][\w'’&-]*[\w]|[A-ZÀ-Þ]\.?(?=\s[A-ZÀ-Þ])"
 _JOINED: Final = r"(?: (?:(?:of|the|and|de|la|del|du|von|der|&|-) ){0,2})"
@@ -22,8 +22,6 @@ _NAME: Final = re.compile(
     r"|(?<=['‘“\"])[A-ZÀ-Þ][^'’”\"]{1,40}(?=['’”\"])"
 )
 _CODE: Final = re.compile(r"(?<![\w$£€.,:])[#+]?[a-z]*\d[\w-]{2,}(?:[ -]\d[\w-]*)*", re.IGNORECASE)
-
-
 _DAYS: Final = ("date", "weekday", "day")
 """Ways to name a day. "Friday" and "the 8th" may be the same one."""
 
@@ -53,11 +51,8 @@ class SpokenValue:
         if self.kind in ("time", "date"):
             mine, theirs = self.key.split("|"), other.key.split("|")
             return all(a == b or not a or not b for a, b in zip(mine, theirs, strict=True))
-        return (
-            self.key == other.key
-            or self.kind == "name"
-            and bool(set(self.key.split()) <= set(other.key.split()) or set(other.key.split()) <= set(self.key.split()))
-        )
+        fewer, more = sorted((set(self.key.split()), set(other.key.split())), key=len)
+        return self.key == other.key or self.kind == "name" and fewer <= more
 
 
 class OutcomeLanguage:
@@ -137,7 +132,7 @@ class OutcomeLanguage:
                 yield kind, match.start(), match.end(), self._key(kind, match)
         for match in _NAME.finditer(sentence):
             start, end = self._name_span(sentence, match)
-            words = re.findall(r"[^\W_]+", folded(sentence[start:end]))
+            words = re.findall(r"[^\W_]+", unaccented(sentence[start:end].casefold()))
             if any(len(word) > 1 for word in words):
                 is_code = not words[0].isdigit() and any(word.isdigit() for word in words)  # "PX 48213"
                 yield "code" if is_code else "name", start, end, " ".join(words)
@@ -175,7 +170,7 @@ class OutcomeLanguage:
             return f"{month}|{self._number(parts['day'])}"
         if kind == "money":
             return re.sub(r"\D|(?<=\.)0+$", "", parts["sum"]) or self._number(parts["sum"])
-        return folded(match[0])
+        return unaccented(match[0].casefold())
 
     def _time_key(self, parts: Mapping[str, str], text: str) -> str:
         hour = int(self._number(parts["hour"]) or 0) if "hour" in parts else 12
@@ -217,11 +212,6 @@ class OutcomeLanguage:
                 text = f"{right.text} {month[0]}" if month and needs_month else right.text
                 return self.corrected(sentence[: wrong.start] + text + rest)
         return sentence
-
-
-def folded(text: str) -> str:
-    letters = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def load() -> None:
