@@ -44,6 +44,8 @@ class CallTimeouts:
     """A stopped stream is often the first sign of a hangup: wait this long for the carrier to report it."""
     stable_stream: float = 30.0
     """A stream that lasted this long resets the reconnect counter."""
+    dialling: float = 60.0
+    """How long an outbound call counts as one until it is answered. Longer than a phone rings."""
     tick: float = 0.1
     close: float = 15.0
     """How long calls may take to complete their sessions at shutdown."""

@@ -115,6 +115,8 @@ class CallManager:
         self._recovery = StreamRecovery(self._table, controls, calls, cluster, timeouts)
         self.operator = OperatorControl(self._table, cluster)
         self._unclaimed: dict[MediaStream, _Unclaimed] = {}
+        self._dialling: dict[str, tuple[str, float]] = {}
+        """Outbound calls that this node placed and that were not answered yet: number and expiry, by their ids."""
         self._stranger_log = BurstLogger(_log)
         self._running: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[object]] = set()
@@ -326,7 +328,9 @@ class CallManager:
         return None if full is None else Refusal.FULL if full == ALL_CALLS else Refusal.CALLER_BUSY
 
     def _limit_reached(self, number: str, *, elsewhere: int = 0) -> Refusal | None:
-        numbers = [call.number for call in self._table]
+        now = self._now()
+        self._dialling = {order: call for order, call in self._dialling.items() if call[1] > now}
+        numbers = [*(call.number for call in self._table), *(dialled for dialled, _ in self._dialling.values())]
         if 0 < self._admission.max_calls <= len(numbers) + elsewhere:
             return Refusal.FULL
         if number and 0 < self._admission.calls_per_caller <= numbers.count(number):
@@ -409,13 +413,15 @@ class CallManager:
         """
         The limit that one more outbound call would exceed, as far as the nodes' last heartbeats show.
 
-        Checked before it is dialled: once the called party has answered, the call is not refused.
+        Checked before it is dialled: once the called party has answered, the call is not refused. Until then it
+        counts as a call at the node that placed it.
         """
         others = [node for node in self._cluster.nodes if node["node"] != self._cluster.node]
         return self._limit_reached(number, elsewhere=sum(node.get("calls", 0) for node in others))
 
     def dials(self, carrier: str, order: OutboundCall) -> None:
         """The carrier has accepted an outbound call."""
+        self._dialling[order.id] = order.to, self._now() + self._timeouts.dialling
         agent = self._agents.answering(order.called).name
         _log.info("call is placed", extra={"caller": last_four(order.to), "carrier": carrier, "agent": agent})
         self._outbound_events(carrier, order).publish("dialling")
@@ -424,6 +430,7 @@ class CallManager:
         self, key: CallKey, order: OutboundCall, *, media_url: str, account_id: str = ""
     ) -> ManagedCall | Refusal:
         """An outbound call was answered. The number is certain, since we dialled it."""
+        self._dialling.pop(order.id, None)
         return await self.accept(
             key,
             caller=order.to,
@@ -438,6 +445,7 @@ class CallManager:
 
     def unanswered(self, carrier: str, order: OutboundCall, reason: str) -> None:
         """An outbound call was not answered. Nothing is kept of it."""
+        self._dialling.pop(order.id, None)
         fields = {"caller": last_four(order.to), "carrier": carrier, "reason": reason}
         _log.info("call that was placed came to nothing", extra=fields)
         self._outbound_events(carrier, order).publish("unanswered", reason=reason)

@@ -316,7 +316,7 @@ class UnclaimedStream:
 async def test_oldest_unclaimed_stream_is_closed(setup):
     streams = [UnclaimedStream() for _ in range(MAX_UNCLAIMED_STREAMS + 1)]
     for stream in streams:
-        setup.manager.expect(stream)
+        setup.manager.expect(stream, "198.51.100.7", is_verified=True)
     assert [stream.is_closed for stream in streams] == [True] + [False] * MAX_UNCLAIMED_STREAMS
 
 
@@ -610,4 +610,23 @@ async def test_outbound_calls_see_the_calls_of_other_nodes(tmp_path):
     assert setup.manager.full(CALLER) is Refusal.FULL
     setup.cluster.nodes = []
     assert setup.manager.full("+12025550199") is Refusal.CALLER_BUSY
+    setup.ticking.cancel()
+
+
+async def test_ringing_outbound_calls_count(tmp_path):
+    setup = Setup(tmp_path, max_calls=2, calls_per_caller=1)
+    orders = [OutboundCall(number, CALLED) for number in (CALLER, "+12025550199")]
+    setup.manager.dials("twilio", orders[0])
+    assert setup.manager.full(CALLER) is Refusal.CALLER_BUSY
+    setup.manager.dials("twilio", orders[1])
+    assert await setup.accept(caller="") is Refusal.FULL
+    setup.manager.unanswered("twilio", orders[0], "busy")
+    assert setup.manager.full(CALLER) is None
+    await setup.manager.picked_up(TWILIO, orders[1], media_url="wss://media")
+    assert setup.manager.full(CALLER) is None
+    setup.manager.dials("twilio", orders[0])
+    assert setup.manager.full("") is Refusal.FULL
+    setup.manager.carrier_ended(TWILIO)
+    await asyncio.sleep(TIMEOUTS.dialling + 1)  # its end was reported to another node
+    assert setup.manager.full(CALLER) is None
     setup.ticking.cancel()
