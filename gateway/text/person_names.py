@@ -244,9 +244,8 @@ def _sound(word: str) -> str:
         word = word.replace(spelling, sound)
     word = _SOFT_G.sub("j", word)
     word = word.translate(_SOUNDS_OF_LETTERS)
-    word = re.sub(r"d$", "t", word)
     first, rest = ("a" if word[0] in "aeiouh" else word[0]), re.sub(r"[aeiouyh'-]", "", word[1:])
-    return re.sub(r"(.)\1+", r"\1", first + rest)
+    return re.sub(r"(.)\1+", r"\1", re.sub(r"d$", "t", first + rest))
 
 
 # Reading a name from words

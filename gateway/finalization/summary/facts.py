@@ -94,6 +94,7 @@ _ORDER: Final = re.compile(
 )
 _UNFIT: Final = (_MOOD_OR_WEATHER, _NOT_THIRD_PERSON, _CLAIM)
 
+_CLAUSE_END: Final = re.compile(r"[.,;!?]+\s+|\s(?:and|but|so|because|und|aber|weil|y|pero|porque|et|mais|car)\s")
 _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
 # Words of facts on any subject.
 _FILLERS: Final = frozenset(
@@ -198,7 +199,15 @@ def keep_facts(
     echo = _Echo.of(lines, recited)
     unique = {fact.text.casefold(): fact for fact in facts if fact.confidence >= LEAST_CONFIDENCE}
     based = (_on_lines(fact, lines) for fact in unique.values())
-    fit = [fact for fact in based if fact and not is_passing(fact, lines) and is_fit(fact) and not echo.made(fact.text)]
+    fit = [
+        fact
+        for fact in based
+        if fact
+        and not is_passing(fact, lines)
+        and is_fit(fact)
+        and not _rests_on_sensitive(fact, lines)
+        and not echo.made(fact.text)
+    ]
     best = sorted(fit, key=lambda fact: fact.confidence, reverse=True)[:MAX_FACTS]
     return tuple(fact for fact in fit if fact in best)
 
@@ -219,6 +228,15 @@ def may_be_stored(text: str) -> bool:
 def _is_harmless(text: str) -> bool:
     """Whether a text has no secret, no trace of one, and nothing sensitive."""
     return not _REMOVED.search(text) and redact(text) == text and sensitive_category(text) is None
+
+
+def _rests_on_sensitive(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
+    """Whether the caller's words for a fact are sensitive, however harmless the model's are. Clauses count alone."""
+    said = [lines[turn].text for turn in fact.turns if lines[turn].speaker == "caller"]
+    clauses = [clause for text in said for clause in _CLAUSE_END.split(text) if clause.strip()]
+    words = _words([fact.text])
+    telling = [clause for clause in clauses if words & _words([clause])]
+    return bool(telling) and all(map(sensitive_category, telling))
 
 
 def _on_lines(fact: CallerFact, lines: Sequence[SpokenLine]) -> CallerFact | None:

@@ -264,3 +264,21 @@ def test_passing_remark_is_not_learned(said):
 )
 def test_slip_of_the_tongue_is_corrected(said, text):
     assert [fact.text for fact in extract([SpokenLine("caller", said)])] == [text]
+
+
+@pytest.mark.parametrize(
+    ("said", "fact"),
+    [
+        ("I'd rather have the window seat, every time.", "Prefers the window seat"),
+        ("I grew up in Nairobi.", "Grew up in Nairobi"),
+        ("We moved house in June, we're in Ipswich now.", "Lives in Ipswich"),
+        ("My other daughter is called Fern.", "Has another daughter called Fern"),
+        ("I can only come after school pick-up.", "Can only come after school pick-up"),
+        ("Ich komme aus Graz.", "Kommt aus Graz"),
+        ("Am liebsten sitze ich am Gang.", "Sitzt am liebsten am Gang"),
+        ("Me gusta más el café solo.", "Prefiere el café solo"),
+        ("J'enseigne l'histoire à la fac.", "Enseigne l'histoire à la fac"),
+    ],
+)
+def test_everyday_wording_is_understood(said, fact):
+    assert fact in texts(said)

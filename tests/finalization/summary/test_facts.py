@@ -282,3 +282,17 @@ def test_known_fact_is_found_by_number_or_text(named, relation, known):
     entry = {"text": "Lives in York", "type": "identity", "turns": [1], "relation": "replaces", "known": named}
     (fact,) = with_known(parse_facts([entry]), ["Lives in Leeds"])
     assert (fact.relation, fact.known) == (relation, known)
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "is_kept"),
+    [
+        ("My doctor's put me on something for my nerves.", "Takes something in the evening for nerves", False),
+        ("I'm on the waiting list for a new hip.", "Is on a waiting list", False),
+        ("I work as a driver, and I'm having physio on my back.", "Works as a driver", True),
+        ("I'm bipolar. I prefer mornings.", "Prefers mornings", True),
+    ],
+)
+def test_harmless_words_for_a_sensitive_statement_are_dropped(said, text, is_kept):
+    lines = [SpokenLine("agent", "Hello."), SpokenLine("caller", said)]
+    assert bool(keep_facts([fact(text)], lines)) is is_kept
