@@ -6,7 +6,7 @@ It exports what a module of agent functions needs.
 
 from typing import Any
 
-__all__ = ["Conversation", "speculative", "timeout"]
+__all__ = ["Conversation", "requires", "speculative", "timeout"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
         from gateway.tools.conversation import Conversation
 
         return Conversation
-    if name in ("speculative", "timeout"):
+    if name in ("requires", "speculative", "timeout"):
         from gateway.tools import module
 
         return getattr(module, name)

@@ -152,7 +152,7 @@ class CallFactory:
             self.timeouts,
         )
         if llm is not None:
-            call.access.subscribe(functools.partial(self.agent_llms.memory_changed, llm, call.agent))
+            call.access.subscribe(functools.partial(self.agent_llms.memory_changed, llm, call.agent, call.access))
             media.on_over = functools.partial(self.agent_llms.close, llm)
             llm.responder.observe_latency(media.latency)
             llm.responder.override_replies(media.reply_to)

@@ -253,6 +253,7 @@ class CallManager:
         attestation: Attestation = Attestation.NONE,
         sip_headers: Mapping[str, str] = MappingProxyType({}),
         attributes: Mapping[str, str] = MappingProxyType({}),
+        trunk: str = "",
         vouched: bool = False,
         order: OutboundCall | None = None,
     ) -> ManagedCall | Refusal:
@@ -260,7 +261,7 @@ class CallManager:
         Accept or refuse an incoming call. A repeated webhook gets the same answer.
 
         `vouched`: the operator admits this caller, whatever the number. `order`: the call is an outbound one that was
-        answered.
+        answered. `trunk`: the SIP domain or connection over which the call came.
 
         Memory starts to load here, before the media socket opens, as far as the attestation allows.
         """
@@ -282,7 +283,9 @@ class CallManager:
             call.session_id = order.session_id
         logs.set_call(call.session_id)
         listed = self._allowed.lists(number)
-        call.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed)
+        via = trunk if identity.startswith("sip_header:") else None
+        call.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed, trunk=via)
+        call.access.proven = attestation is Attestation.FULL and via is None
         self._calls.prepare(call)
         call.session = self._calls.session(call)
         if (other := await self._announce(call)) is not None:

@@ -52,6 +52,8 @@ class MemoryCommands:
             return command.nothing
         if not self._access.allows(LEVELS.get(command.kind, TrustLevel.NONE)):
             return command.failed
+        if command.kind is VoiceCommandKind.FORGET_EVERYTHING and not self._access.proven:
+            return command.failed
         if command.step is not CommandStep.DO:
             return command.say
         try:

@@ -39,7 +39,7 @@ def report(known: CallerReport) -> Iterator[RenderableType]:
     topics = [
         (
             one.pin.title,
-            one.pin.state,
+            f"{one.pin.state}, unverified" if one.pin.trust.mark else one.pin.state,
             one.pin.status,
             f"{len(one.pin.open_items)} open",
             f"last {one.pin.last_said_at:%Y-%m-%d}",
@@ -52,7 +52,7 @@ def report(known: CallerReport) -> Iterator[RenderableType]:
         (
             one.fact.text,
             one.fact.type,
-            f"{one.fact.confidence:.2f}",
+            f"{one.fact.confidence:.2f}{', unverified' if one.fact.trust.mark else ''}",
             f"since {one.fact.said_at:%Y-%m-%d}",
             short_id(one.fact.session_id),
             one.agent,
@@ -68,7 +68,9 @@ def report(known: CallerReport) -> Iterator[RenderableType]:
         for note in known.notes
     ]
     state = [
-        (key, orjson.dumps(value).decode(), agent) for agent, kept in known.state.items() for key, value in kept.items()
+        (key, orjson.dumps(value).decode() + (" (unverified)" if key in kept.unverified else ""), agent)
+        for agent, kept in known.state.items()
+        for key, value in kept.items()
     ]
     calls = [
         (

@@ -21,11 +21,12 @@ from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.pinned_topics import SOURCE as TOPIC
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
-from gateway.memory.state import CallerStateStore, Value
+from gateway.memory.state import CallerState, CallerStateStore, Value
 from gateway.memory.stores.documents import Document
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.memory.visible_documents import NOTE
+from gateway.session import TrustLevel
 from gateway.text.redaction import redact
 from gateway.text.sensitive import sensitive_category
 
@@ -40,7 +41,7 @@ _DOCUMENTS: Final = f"""
     SELECT tags, content, source_id FROM documents
     WHERE source_id = '' OR source NOT IN ('{FACT}', '{TOPIC}') ORDER BY created_at, key"""
 _STATE_CHANGES: Final = """
-    SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
+    SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number), trust
     FROM caller_state WHERE agent = ? AND caller = ? ORDER BY at, number"""
 
 _INSTRUCTION: Final = re.compile(
@@ -78,8 +79,8 @@ class ReportedTopic:
 @dataclass(frozen=True)
 class MemoryChange:
     """
-    One change to memory: of a fact (add, strengthen, supersede), a state key (set) or a topic (note, pin, change,
-    close, reopen, unpin).
+    One change to memory: of a fact (add, strengthen, supersede; repeat and refuse by less trusted calls), a state key
+    (set) or a topic (note, pin, change, close, reopen, unpin).
     """
 
     at: datetime
@@ -96,7 +97,7 @@ class CallerReport:
 
     caller: str
     facts: Sequence[KnownFact]
-    state: Mapping[str, Mapping[str, Value]]
+    state: Mapping[str, CallerState]
     """By agent."""
     calls: Sequence[FinishedCall]
     reverted: Sequence[str]
@@ -201,10 +202,11 @@ class MemoryReports:
             for change in (*await self._facts.history(agent, caller), *await self._pins.history(agent, caller)):
                 parts = change.session_id, change.before, change.after
                 changes.append(MemoryChange(change.at, change.op, agent, *parts))
-            for at, session_id, key, value, previous in await self._store.fetch(_STATE_CHANGES, agent, caller):
+            for at, session_id, key, value, previous, trust in await self._store.fetch(_STATE_CHANGES, agent, caller):
                 if value != previous:
                     before = "" if previous is None else f"{key} = {previous}"
-                    after = "" if value is None else f"{key} = {value}"
+                    mark = " (unverified)" if trust < TrustLevel.EVERYTHING else ""
+                    after = "" if value is None else f"{key} = {value}{mark}"
                     changes.append(MemoryChange(datetime.fromisoformat(at), "set", agent, session_id, before, after))
         return sorted(changes, key=lambda change: change.at)
 

@@ -130,6 +130,7 @@ class ResponderFactory:
         if responder is None:
             return None
         bearer = self.endpoint_tokens.open(responder)
+        responder.caller_key = self._caller_key(agent, access, digest_of(bearer))
         self._bearers.share_bearer(digest_of(bearer), agent.name, caller, access.level)
         return CallLlm(LlmEndpoint(self._origin(media_url) + PATH, bearer, responder), responder)
 
@@ -140,12 +141,24 @@ class ResponderFactory:
         prefix = parts.path.rpartition("/")[0].rpartition("/")[0]
         return f"{'http' if without_tls else 'https'}://{parts.netloc}{prefix}"
 
-    def memory_changed(self, call_llm: CallLlm, agent: Agent, change: AccessChange) -> None:
+    def memory_changed(self, call_llm: CallLlm, agent: Agent, access: MemoryAccess, change: AccessChange) -> None:
         """Another person's memory, or none: only this node knows which, so no other node may look up any."""
-        if change in (AccessChange.LEVEL_RAISED, AccessChange.SPEAKER_CHANGED):
-            return
-        call_llm.responder.forget()
-        self._bearers.share_bearer(digest_of(call_llm.endpoint.bearer), agent.name, "", TrustLevel.NONE)
+        digest = digest_of(call_llm.endpoint.bearer)
+        call_llm.responder.caller_key = self._caller_key(agent, access, digest)
+        if change is AccessChange.LEVEL_RAISED:
+            self._bearers.share_bearer(digest, agent.name, access.caller, access.level)
+        elif change is not AccessChange.SPEAKER_CHANGED:
+            call_llm.responder.forget()
+            self._bearers.share_bearer(digest, agent.name, "", TrustLevel.NONE)
+
+    def _caller_key(self, agent: Agent, access: MemoryAccess, digest: str) -> str:
+        """
+        The key of the conversation that a provider stores. Only a trusted call continues the caller's own one.
+
+        Another call has a conversation to itself, by the digest of its bearer token; an unknown caller has none.
+        """
+        caller = access.caller if access.allows(TrustLevel.EVERYTHING) else access.caller and digest
+        return hashed_caller(agent.name, caller, self._secret)
 
     def close(self, call_llm: CallLlm) -> None:
         """The call has ended: invalidate its token."""
@@ -174,7 +187,10 @@ class ResponderFactory:
         if found is None or found[0] not in self._agents:
             return None
         name, caller, tier = found
-        return self._responder(self._agents[name], caller, MemoryAccess(TrustLevel(tier), caller=caller))
+        agent, access = self._agents[name], MemoryAccess(TrustLevel(tier), caller=caller)
+        if responder := self._responder(agent, caller, access):
+            responder.caller_key = self._caller_key(agent, access, digest)
+        return responder
 
 
 def _is_loopback(host: str) -> bool:

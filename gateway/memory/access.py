@@ -43,29 +43,48 @@ def _pin(value: Any) -> Secret | None:
     return Secret(value)
 
 
+def _names(value: Any) -> Any:
+    if not isinstance(value, list | tuple | frozenset) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError("must be a list of names in quotes")
+    return frozenset(value)
+
+
 Level = Annotated[TrustLevel, BeforeValidator(_level)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True))
 class TrustPolicy:
-    """`[agents.NAME.memory.trust]`. By default every number is trusted, unless its attestation has failed."""
+    """`[agents.NAME.memory.trust]`. By default attested and listed numbers are trusted, and failed ones are not."""
 
     attested: Level = TrustLevel.EVERYTHING
-    partly_attested: Level = TrustLevel.EVERYTHING
-    unattested: Level = TrustLevel.EVERYTHING
+    partly_attested: Level = TrustLevel.SUMMARIES
+    unattested: Level = TrustLevel.SUMMARIES
     """Also for gateway attestation (level C)."""
     failed: Level = TrustLevel.NONE
     withheld: Level = TrustLevel.NONE
-    allow_listed: Level = TrustLevel.NONE
+    allow_listed: Level = TrustLevel.EVERYTHING
     """The lowest level for numbers in ALLOWED_CALLERS; a * there lists no number."""
     with_pin: Level = TrustLevel.EVERYTHING
     """The lowest level after the right PIN."""
     pin: Annotated[Secret | None, BeforeValidator(_pin)] = None
+    trusted_trunks: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
+    """Twilio SIP domains and Telnyx connection ids whose SIP headers identify callers."""
 
     def level(
-        self, attestation: Attestation, *, withheld: bool = False, allow_listed: bool = False, pin_given: bool = False
+        self,
+        attestation: Attestation,
+        *,
+        withheld: bool = False,
+        allow_listed: bool = False,
+        pin_given: bool = False,
+        trunk: str | None = None,
     ) -> TrustLevel:
-        """The level of a call. The allow list proves nothing for a forged or withheld number."""
+        """
+        The level of a call. The allow list proves nothing for a forged or withheld number.
+
+        `trunk`: the caller is identified by a SIP header that came over this trunk. Anyone can write such a header,
+        so that what vouches for the number does not vouch for the identifier.
+        """
         attested = {
             Attestation.FULL: self.attested,
             Attestation.PARTIAL: self.partly_attested,
@@ -74,6 +93,8 @@ class TrustPolicy:
         level = self.withheld if withheld else attested.get(attestation, self.unattested)
         if allow_listed and not withheld and attestation is not Attestation.FAILED:
             level = max(level, self.allow_listed)
+        if trunk is not None:
+            level = self.attested if trunk in self.trusted_trunks else min(level, self.unattested)
         return max(level, self.with_pin) if pin_given else level
 
 
@@ -84,7 +105,7 @@ def read_trust(table: Any, where: str) -> TrustPolicy:
     With a PIN, a number alone gives no more than the name, unless the table says so.
     """
     if isinstance(table, dict) and "pin" in table:
-        by_number = dict.fromkeys(("attested", "partly_attested", "unattested"), TrustLevel.NAME)
+        by_number = dict.fromkeys(("attested", "partly_attested", "unattested", "allow_listed"), TrustLevel.NAME)
         return read_table(TrustPolicy, {**by_number, **table}, where)
     if isinstance(table, dict) and "with_pin" in table:
         raise SettingsError(f"{where}.with_pin needs a pin")
@@ -212,6 +233,8 @@ class MemoryAccess:
         """The identifier under which the memory is kept; empty: nothing is read or kept."""
         self.person = ""
         """The name of the person who speaks, if several people share a number and this one has given a name."""
+        self.proven = False
+        """Whether the network attests the number (level A), or the caller gave the PIN: enough to erase everything."""
         self.locked = False
         """Set when the memory is another person's, or was erased at the caller's request."""
         self.memory: MemoryLoader | None = None
@@ -248,6 +271,8 @@ class MemoryAccess:
     # Changes
 
     def raise_level(self, level: TrustLevel) -> None:
+        """The caller gave the PIN."""
+        self.proven = True
         self.level = max(self.level, level)
         self._notify(AccessChange.LEVEL_RAISED)
 

@@ -128,6 +128,8 @@ class DelegatedTask:
     agent: str
     caller: str
     text: str = field(repr=False)
+    trust: str = str(TrustLevel.EVERYTHING)
+    """How certain it is who the caller is."""
 
 
 class DelegationFailed(Exception):
@@ -142,18 +144,19 @@ def delegation(delegator: "Delegator", delegate_for: Callable[[Agent, str], Dele
     """`spawn_task` and `message_agent`, for agents with a text agent. `delegate_for` finds it for a caller."""
 
     def builtins(agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
-        caller = access.caller
+        def hand_over(kind: Literal["task", "message"], text: str) -> str:
+            # Only a trusted call continues the caller's own conversation with the text agent.
+            to = delegate_for(agent, access.caller if access.allows(TrustLevel.EVERYTHING) else "")
+            delegator.hand_over(to, DelegatedTask(kind, agent.name, access.caller, text, str(access.level)))
+            return HANDED_OVER
 
         async def spawn_task(call: FunctionCall, arguments: dict[str, Any]) -> str:
-            delegator.hand_over(to, DelegatedTask("task", agent.name, caller, arguments["task"]))
-            return HANDED_OVER
+            return hand_over("task", arguments["task"])
 
         async def message_agent(call: FunctionCall, arguments: dict[str, Any]) -> str:
-            delegator.hand_over(to, DelegatedTask("message", agent.name, caller, arguments["message"]))
-            return HANDED_OVER
+            return hand_over("message", arguments["message"])
 
         if agent.text_agent:
-            to = delegate_for(agent, caller)
             yield Builtin(SPAWN_TASK, spawn_task)
             yield Builtin(MESSAGE_AGENT, message_agent)
 
@@ -215,7 +218,9 @@ def openclaw_agent(upstream: "OpenClawUpstream", caller_key: str) -> Delegate:
 
     async def deliver(task: DelegatedTask) -> None:
         try:
-            await upstream.delegate(f"A {task.kind} from a phone call: {task.text}", caller_key)
+            verified = task.trust == str(TrustLevel.EVERYTHING)
+            origin = "a phone call" if verified else "a phone call in which it is not certain who called"
+            await upstream.delegate(f"A {task.kind} from {origin}: {task.text}", caller_key)
         except LlmError as error:
             raise DelegationFailed(str(error)) from None
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from gateway.logs import CallLogger
-from gateway.memory.state import MOST_KEYS, Scalar, StateRefused, Value, check_value
+from gateway.memory.state import MOST_KEYS, CallerState, Scalar, StateRefused, Value, check_value
 from gateway.session import Turn, VoiceSession
 from gateway.telephony.phone_numbers import transfer_target
 
@@ -46,8 +46,11 @@ class ConversationHost(Protocol):
 class Memory(Mapping[str, Kept]):
     """State kept by earlier calls of this caller. Read-only."""
 
+    unverified: frozenset[str] = frozenset()
+    """The keys whose values come from calls in which it was not certain who called."""
+
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
-        self._values: dict[str, Kept] = {key: _kept(value) for key, value in (values or {}).items()}
+        self.replace(values or {})
 
     def __getitem__(self, key: str) -> Kept:
         return self._values[key]
@@ -62,7 +65,8 @@ class Memory(Mapping[str, Kept]):
         self._values.clear()
 
     def replace(self, values: Mapping[str, Value]) -> None:
-        self._values = {key: _kept(value) for key, value in values.items()}
+        self._values: dict[str, Kept] = {key: _kept(value) for key, value in values.items()}
+        self.unverified = values.unverified if isinstance(values, CallerState) else frozenset()
 
     def fields(self) -> dict[str, Value]:
         """A copy, in plain dictionaries."""
@@ -125,6 +129,11 @@ class Conversation:
     @property
     def agent(self) -> str:
         return self._session.agent
+
+    @property
+    def trust(self) -> str:
+        """How certain it is who calls: none, name, summaries or everything."""
+        return str(self._session.trust)
 
     @property
     def session(self) -> str:

@@ -262,6 +262,8 @@ class ToolExecutor:
         if function is None:
             self._conv.log.warning("agent called an unknown function")
             return _error("there is no function of this name")
+        if isinstance(function, Tool) and self._session.trust < function.requires:
+            return _error("it is not certain who the caller is, so this is not available in this call")
         try:
             async with asyncio.timeout(function.timeout), self._slots:
                 if isinstance(function, Tool):

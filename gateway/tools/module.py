@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 import docstring_parser
 
 from gateway.errors import SettingsError
+from gateway.session import TrustLevel
 from gateway.tools.conversation import Conversation
 from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema, described
 from gateway.tools.threads import ToolThread
@@ -62,6 +63,20 @@ def timeout(seconds: float) -> Callable[[Function], Function]:
     return mark
 
 
+def requires(level: str) -> Callable[[Function], Function]:
+    """
+    Run the function only in calls of at least this trust level: "name", "summaries" or "everything".
+
+    The agent of another call learns that the caller is not verified.
+    """
+
+    def mark(function: Function) -> Function:
+        function.__dict__["requires"] = level
+        return function
+
+    return mark
+
+
 # The loaded file
 
 
@@ -74,6 +89,7 @@ class Tool:
     timeout: float
     conversation: str | None
     """Name of the parameter that takes the Conversation, if it has one."""
+    requires: TrustLevel = TrustLevel.NONE
 
     @property
     def name(self) -> str:
@@ -226,6 +242,9 @@ def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
     seconds = vars(function).get("timeout", DEFAULT_TIMEOUT)
     if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise SettingsError("its timeout is not a number of seconds")
+    required = vars(function).get("requires", str(TrustLevel.NONE))
+    if required not in map(str, TrustLevel):
+        raise SettingsError(f"it requires a level that is none of {', '.join(map(str, TrustLevel))}")
     hints = _hints(function)
     parameters = inspect.signature(function).parameters
     conversation = next((key for key in parameters if hints.get(key) is Conversation), None)
@@ -248,7 +267,7 @@ def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
         defaults={key: given.default for key, given in arguments.items() if given.default is not given.empty},
         speculative=bool(vars(function).get("speculative", False)),
     )
-    return Tool(function, schema, float(seconds), conversation)
+    return Tool(function, schema, float(seconds), conversation, TrustLevel.of(required))
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

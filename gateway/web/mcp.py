@@ -29,6 +29,7 @@ from gateway.memory.personas import MOST_MEMORIES, MemoryType, PersonaFact, Pers
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.stores.documents import Hit, wire_time
 from gateway.memory.visible_documents import CallerNotes
+from gateway.session import TrustLevel
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
@@ -376,6 +377,7 @@ def _found(hit: Hit) -> Answer:
         "snippet": hit.snippet,
         "tags": list(document.tags),
         "created_at": wire_time(document.created_at),
+        **TrustLevel.of(document.metadata.get("trust")).mark,
     }
 
 
@@ -435,6 +437,7 @@ def _pinned(pin: PinnedTopic) -> Answer:
         "calls": pin.calls,
         "since": wire_time(pin.since),
         "last_said_at": wire_time(pin.last_said_at),
+        **pin.trust.mark,
         "history": [
             {"at": wire_time(event.at), "state": event.state, "text": event.text, "session": event.session_id}
             for event in pin.history

@@ -28,11 +28,12 @@ from gateway.calls.manager import CallManager, Refusal
 from gateway.cluster.store import ExpiringStore
 from gateway.errors import SharedStoreUnavailable
 from gateway.memory.identity import only_person
-from gateway.memory.recall import Recall, is_of
+from gateway.memory.recall import Recall, is_of, most_trusted
 from gateway.memory.remem_client import NoRemem
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import PastCall
 from gateway.sealing import Sealer
+from gateway.session import TrustLevel
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import Attestation, e164
 from gateway.telephony.twilio import SOFTPHONE_ACCOUNT, SoftphoneCodec
@@ -98,7 +99,8 @@ class SoftphoneEndpoint:
         )
         if isinstance(pending, Refusal):
             raise HTTPException(503, str(pending))
-        watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, int(time.time()) + WATCH_SECONDS)
+        expires, trust = int(time.time()) + WATCH_SECONDS, int(pending.access.level)
+        watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, expires, trust)
         return {
             "call_id": call_id,
             "account_id": SOFTPHONE_ACCOUNT,
@@ -204,16 +206,20 @@ class PhonePages:
     # For both, with a watch token
 
     async def _memory(self, request: Request) -> Response:
-        """What the agent knows about the caller now."""
+        """What the agent knows about the caller now, as far as the call's trust level allows."""
         token = _watch_token(self._softphone.tokens, request.headers)
         if token is None:
             raise HTTPException(401, "Access to this call has expired.")
         if not token.caller:
             return JSONResponse({"facts": [], "calls": []})
-        facts = await self._recall.known_facts(token.agent, token.caller)
-        person = only_person([fact.person for fact in facts])  # facts of several people on one number are not shown
+        facts, calls = [], []
+        if token.trust >= TrustLevel.EVERYTHING:
+            facts = await self._recall.known_facts(token.agent, token.caller)
+        if token.trust >= TrustLevel.SUMMARIES:
+            calls = await self._recall.own_calls(token.agent, token.caller)
+        # Facts of several people on one number are not shown.
+        person = only_person(most_trusted((fact.trust, fact.person) for fact in facts))
         known = [fact.text for fact in facts if is_of(fact.person, person)][:MAX_FACTS]
-        calls = await self._recall.own_calls(token.agent, token.caller)
         return JSONResponse({"facts": known, "calls": [_summary(call) for call in calls]})
 
 
@@ -261,12 +267,13 @@ class GuestLink:
 
 @dataclass(frozen=True)
 class WatchToken:
-    """The right to follow one call. `caller` is the key of its memory."""
+    """The right to follow one call. `caller` is the key of its memory, `trust` the level at which it may be shown."""
 
     session: str
     agent: str
     caller: str
     expires: int
+    trust: int = TrustLevel.NONE
 
 
 P = TypeVar("P", GuestLink, WatchToken)

@@ -108,6 +108,7 @@ class TelnyxEndpoint:
             media_url=media_url,
             attestation=event.attestation,
             sip_headers=event.sip_headers,
+            trunk=event.text("connection_id"),
             attributes=event.attributes,
         )
         if pending is Refusal.OVER:

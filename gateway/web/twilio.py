@@ -60,6 +60,7 @@ class TwilioEndpoint:
             account_id=account_id,
             attestation=twilio.attestation(form),
             sip_headers=twilio.sip_headers(form),
+            trunk=form.get("SipDomain", ""),
             attributes=dict(request.query_params),  # covered by the signature, like the form
         )
         if isinstance(pending, Refusal):

@@ -24,12 +24,18 @@ class Line:
     """A call in which the caller gives memory commands."""
 
     def __init__(
-        self, *, level: TrustLevel = TrustLevel.EVERYTHING, memory: FakeMemory | None = None, **source
+        self,
+        *,
+        level: TrustLevel = TrustLevel.EVERYTHING,
+        proven: bool = True,
+        memory: FakeMemory | None = None,
+        **source,
     ) -> None:
         self.session = VoiceSession("maya", CALLER, "twilio", state={"day": "Friday"})
         self.records = make_records()
         self.transcript = make_transcript(self.session, self.records)
         self.access = MemoryAccess(level, caller=CALLER)
+        self.access.proven = proven
         self.source = FakeMemorySource(**source)
         self.source.memories[CALLER] = memory or FakeMemory()
         self.access.open(self.source)
@@ -52,6 +58,18 @@ class Line:
     @property
     def said(self) -> list[str]:
         return [turn.text for turn in self.transcript.so_far]
+
+
+async def test_unproven_caller_erases_nothing():
+    """A listed number may be forged: erasing everything aloud needs attestation A or the PIN."""
+    line = Line(proven=False)
+    await line.says("Forget everything about me.")
+    await line.says("Yes.")
+    assert line.source.erased == [] and not line.session.off_record
+    line.access.raise_level(TrustLevel.EVERYTHING)
+    await line.says("Forget everything about me.")
+    await line.says("Yes.")
+    assert line.source.erased == [CALLER]
 
 
 async def test_talk_is_no_command():

@@ -11,6 +11,7 @@ from gateway.cluster.node import SingleNode
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.responder_factory import BearerDirectory, ResponderFactory
 from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.session import TrustLevel
 from gateway.settings import Secret
 from tests.fakes.shared_store import FakeSharedStore
 
@@ -76,16 +77,36 @@ async def test_bearer_is_good_until_its_call_ends() -> None:
     assert await responders.endpoint_tokens.find(call_llm.endpoint.bearer) is None
 
 
+async def test_only_trusted_calls_continue_the_callers_conversation(
+    directory: tuple[CallDirectory, CallDirectory],
+) -> None:
+    """What a provider stores of a caller is used, and added to, at the highest level only."""
+    here, there = (factory(one) for one in directory)
+    trusted = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
+    access = MemoryAccess(TrustLevel.SUMMARIES, caller=CALLER)
+    first, second = (here.open(MAYA, CALLER, MEDIA_URL, access) for _ in range(2))
+    assert trusted is not None and first is not None and second is not None
+    keys = {trusted.responder.caller_key, first.responder.caller_key, second.responder.caller_key}
+    assert len(keys) == 3 and "" not in keys
+    await directory[0].flushed()
+    elsewhere = await there.endpoint_tokens.find(first.endpoint.bearer)
+    assert elsewhere is not None and elsewhere.caller_key == first.responder.caller_key
+    access.raise_level(TrustLevel.EVERYTHING)
+    here.memory_changed(first, MAYA, access, AccessChange.LEVEL_RAISED)
+    assert first.responder.caller_key == trusted.responder.caller_key
+
+
 async def test_question_may_come_to_another_node(directory: tuple[CallDirectory, CallDirectory]) -> None:
     here, there = (factory(one) for one in directory)
-    call_llm = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
+    access = MemoryAccess(caller=CALLER)
+    call_llm = here.open(MAYA, CALLER, MEDIA_URL, access)
     assert call_llm is not None
     await directory[0].flushed()
     responder = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
     assert responder is not None and responder.agent == "maya"
     assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is responder
     assert await there.endpoint_tokens.find("another-token") is None
-    here.memory_changed(call_llm, MAYA, AccessChange.REVOKED)
+    here.memory_changed(call_llm, MAYA, access, AccessChange.REVOKED)
     await directory[0].flushed()
     without_caller = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
     assert without_caller is not None and without_caller is not responder and without_caller.caller_key == ""

@@ -37,7 +37,7 @@ def test_levels_are_ordered_and_have_names():
 
 
 def test_every_level_can_be_set():
-    keys = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
+    keys = [field.name for field in fields(TrustPolicy) if field.name not in ("pin", "trusted_trunks")]
     read = policy(pin="4711", **dict.fromkeys(keys, "summaries"))
     assert {getattr(read, key) for key in keys} == {TrustLevel.SUMMARIES}
     assert read.pin == Secret("4711")
@@ -51,7 +51,7 @@ def test_every_level_can_be_set():
         (
             {"trusted": "name"},
             ": unknown key trusted; known are"
-            " allow_listed, attested, failed, partly_attested, pin, unattested, with_pin, withheld",
+            " allow_listed, attested, failed, partly_attested, pin, trusted_trunks, unattested, with_pin, withheld",
         ),
         ({"attested": "all"}, ".attested must be one of none, name, summaries, everything"),
         ({"failed": 0}, ".failed must be one of none, name, summaries, everything"),
@@ -60,6 +60,7 @@ def test_every_level_can_be_set():
         ({"pin": "47 11"}, ".pin must be 4 to 12 digits in quotes"),
         ({"pin": "٤٧١١"}, ".pin must be 4 to 12 digits in quotes"),
         ({"with_pin": "everything"}, ".with_pin needs a pin"),
+        ({"trusted_trunks": "pbx.sip.twilio.com"}, ".trusted_trunks must be a list of names in quotes"),
     ],
 )
 def test_mistake_says_what_to_write(table, message):
@@ -71,11 +72,21 @@ def test_mistake_says_what_to_write(table, message):
 # Levels
 
 
-def test_number_is_believed_by_default_unless_it_failed():
+def test_levels_of_the_contract_are_the_default():
     levels = {attestation: policy().level(attestation) for attestation in Attestation}
+    assert levels.pop(Attestation.FULL) is TrustLevel.EVERYTHING
     assert levels.pop(Attestation.FAILED) is TrustLevel.NONE
-    assert set(levels.values()) == {TrustLevel.EVERYTHING}
+    assert set(levels.values()) == {TrustLevel.SUMMARIES}
     assert policy().level(Attestation.NONE, withheld=True) is TrustLevel.NONE
+    assert policy().level(Attestation.NONE, allow_listed=True) is TrustLevel.EVERYTHING
+    assert policy().level(Attestation.FAILED, allow_listed=True) is TrustLevel.NONE
+
+
+def test_sip_header_proves_nothing_unless_its_trunk_is_trusted():
+    read = policy(trusted_trunks=["pbx.sip.twilio.com"])
+    assert read.level(Attestation.FULL, allow_listed=True, trunk="other.sip.twilio.com") is TrustLevel.SUMMARIES
+    assert read.level(Attestation.FAILED, trunk="") is TrustLevel.NONE
+    assert read.level(Attestation.NONE, trunk="pbx.sip.twilio.com") is TrustLevel.EVERYTHING
 
 
 def test_number_opens_the_name_beside_a_pin():
@@ -108,7 +119,7 @@ def test_allow_list_lifts_a_number_that_may_be_true():
 
 @given(st.lists(st.sampled_from(TrustLevel), min_size=7, max_size=7), st.booleans(), st.booleans())
 def test_proof_never_lowers_the_level(levels, withheld, allow_listed):
-    names = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
+    names = [field.name for field in fields(TrustPolicy) if field.name not in ("pin", "trusted_trunks")]
     read = TrustPolicy(**dict(zip(names, levels, strict=True)))
     for attestation in Attestation:
         plain = read.level(attestation, withheld=withheld)
