@@ -8,7 +8,7 @@ import pytest
 
 from gateway.engines.interface import FunctionCall
 from gateway.memory.access import AccessChange
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from gateway.tools.builtin import Builtin
 from gateway.tools.executor import (
     MOST_BETWEEN_TURNS,
@@ -603,3 +603,19 @@ async def test_memory_of_tools_follows_access(lines, change, day):
     line.executor.memory_changed(change)
     await asyncio.sleep(0)
     assert await line.ask("day") == day
+
+
+async def test_function_needs_the_level_it_requires(lines):
+    """A call below the level gets an explanation, and the function does not run."""
+    line = lines(
+        """
+        from gateway import requires
+
+        @requires("everything")
+        def pay(conv): return conv.trust
+        """
+    )
+    line.session.trust = TrustLevel.SUMMARIES
+    assert "not certain who the caller is" in await line.ask("pay")
+    line.session.trust = TrustLevel.EVERYTHING
+    assert await line.ask("pay") == "everything"
