@@ -36,6 +36,7 @@ _PLACES: Final = ("home", "work", "job", "car")
 """Attributes that a move, a new job or a new car replaces, in whatever words."""
 _ENDINGS: Final = "erinnen innen erin euse eurs eur iere ier ers er ing ies es ed en in s e n a o y".split()
 _LEAST_STEM: Final = 4
+_PREFERENCES: Final = ("prefers ", "prefiere ", "préfère ", "bevorzugt ")
 _TO_BE_CALLED: Final = re.compile(
     r"\bto be (?:called|rung|phoned)(?: back)?\b(?= (?:in|on|at|before|after|between|during|only)\b)"
 )
@@ -455,7 +456,9 @@ def _of_values(old: StatementReading, new: StatementReading) -> Relation | None:
         return None if old.attribute in vocabulary.several else "correction"
     if vocabulary.several.intersection(common) or not common:
         return None
-    return "correction" if _is_value(old, gone) and _is_value(new, come) else None
+    if _is_value(old, gone) and _is_value(new, come):
+        return "correction"
+    return "correction" if _is_modifier(old, gone, common) and _is_modifier(new, come, common) else None
 
 
 def _is_value(reading: StatementReading, words: list[str]) -> bool:
@@ -463,6 +466,13 @@ def _is_value(reading: StatementReading, words: list[str]) -> bool:
     first, last = reading.words.index(words[0]), reading.words.index(words[-1])
     is_at_end = last == len(reading.words) - 1
     return first >= 1 and (is_at_end or first > 1) and last - first < len(words)
+
+
+def _is_modifier(reading: StatementReading, words: list[str], common: list[str]) -> bool:
+    """Whether the only different word qualifies a common one: "prefers a double room", "shops at the Hove branch"."""
+    if len(words) > 1 or not any((words[0], word) in reading.joined for word in common):
+        return False
+    return reading.words.index(words[0]) > 0 or reading.text.casefold().startswith(_PREFERENCES)
 
 
 def _category(word: str) -> str:
