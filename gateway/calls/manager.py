@@ -50,8 +50,10 @@ LAG_WINDOW: Final = 60.0
 AUDIBLE_LAG: Final = 0.25
 """A delay of the event loop, in seconds, that callers can hear; it is logged."""
 MAX_UNCLAIMED_STREAMS: Final = 200
-"""Media sockets that have not sent a valid `start`: of one carrier that proved who it is, and of all other peers."""
-MAX_UNCLAIMED_PER_PEER: Final = 50
+"""Media sockets of one carrier that proved who it is, and have not sent a valid `start`."""
+MAX_STRANGERS: Final = 100
+"""The same of all other peers together. Each may hold 128 KB."""
+MAX_STRANGERS_PER_PEER: Final = 50
 """The same of one peer. For one more, its oldest is closed."""
 
 _log = logging.getLogger(__name__)
@@ -481,9 +483,9 @@ class CallManager:
         """
         group = self._unclaimed[stream] = _Unclaimed(is_verified, stream.carrier if is_verified else peer)
         sizes = Counter(self._unclaimed.values())
-        if sizes[group] <= (MAX_UNCLAIMED_STREAMS if is_verified else MAX_UNCLAIMED_PER_PEER):
+        if sizes[group] <= (MAX_UNCLAIMED_STREAMS if is_verified else MAX_STRANGERS_PER_PEER):
             strangers = Counter({one: size for one, size in sizes.items() if not one.is_verified})
-            if strangers.total() <= MAX_UNCLAIMED_STREAMS:
+            if strangers.total() <= MAX_STRANGERS:
                 return
             [(group, _)] = strangers.most_common(1)
         oldest = next(one for one, of in self._unclaimed.items() if of == group)

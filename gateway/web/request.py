@@ -107,12 +107,15 @@ def json_endpoint(handle: Handler, keys: Sequence[Secret], credential: str = "ad
 
 
 async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES, *, too_large: str = "body too large") -> bytes:
-    """The whole body. Raises HTTPException 413 with the text `too_large`."""
+    """The whole body. Raises HTTPException: 413 with the text `too_large`, 400 if the client has gone."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise HTTPException(413, too_large)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise HTTPException(413, too_large)
+    except ClientDisconnect:
+        raise HTTPException(400, "incomplete body") from None
     return bytes(body)
 
 

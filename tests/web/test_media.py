@@ -6,7 +6,7 @@ import pytest
 from websockets.asyncio.client import connect as dial
 from websockets.exceptions import InvalidStatus
 
-from gateway.calls.manager import MAX_UNCLAIMED_PER_PEER
+from gateway.calls.manager import MAX_STRANGERS_PER_PEER
 from tests.fakes.carrier import UpgradeRefused
 from tests.stage import SOUND, Stage, make_carrier, running_gateway, until
 
@@ -94,7 +94,7 @@ async def test_stranger_never_evicts_a_caller(stage: Stage) -> None:
     waiting = await stage.carrier.connect(call, token=call.token)
     path = "/telnyx/media?token=x" if stage.carrier.name == "telnyx" else "/twilio/media"
     url = stage.url.replace("http", "ws", 1) + path
-    strangers = [await dial(url, compression=None, proxy=None) for _ in range(MAX_UNCLAIMED_PER_PEER + 5)]
+    strangers = [await dial(url, compression=None, proxy=None) for _ in range(MAX_STRANGERS_PER_PEER + 5)]
     await strangers[0].wait_closed()
     await waiting.send_json(stage.carrier.start_message(call, stream_id=waiting.stream_id, token=call.token))
     conversation = await stage.engine.next_conversation()
