@@ -120,6 +120,7 @@ class PicowsSocket(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
+        self._on_text = self._on_binary = _ignore  # no reference to itself: garbage waits until no call is live
         self._owner.on_closed(self._close_code)
 
     def pause_writing(self) -> None:

@@ -32,8 +32,10 @@ HEAD_SECONDS: Final = 15.0
 """From the first byte of a request, or from the start of the connection, until its headers are complete."""
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Handlers read less: this stops a body that a handler does not read."""
-MAX_BODY_PARTS: Final = 10_000
-"""Chunks of a chunked body. 256 KB of one-byte chunks, read at once, would hold the loop for 30 ms."""
+MAX_BODY_PARTS: Final = 1000
+"""Chunks of a chunked body. 256 KB of one-byte chunks, read at once, would hold the loop for 60 ms."""
+MAX_UNFINISHED_BYTES: Final = 8 * 1024 * 1024
+"""What all unfinished requests together may have sent. Beyond it, the oldest is closed."""
 BODY_SECONDS: Final = 30.0
 MAX_PIPELINED: Final = 4
 """Requests sent ahead on one connection. 256 KB of them, read at once, would hold the loop for 200 ms."""
@@ -56,6 +58,8 @@ class ConnectionLimits:
         self._peers: dict[PortMux, str] = {}
         self._counts: Counter[str] = Counter()
         self._waiting: dict[PortMux, None] = {}
+        self._unfinished: dict[PortMux, int] = {}
+        self._unfinished_bytes = 0
         self.log = BurstLogger(_log)
 
     def add(self, connection: "PortMux", peer: str) -> bool:
@@ -70,6 +74,7 @@ class ConnectionLimits:
 
     def remove(self, connection: "PortMux") -> None:
         self._waiting.pop(connection, None)
+        self.request_finished(connection)
         peer = self._peers.pop(connection, None)
         if peer is not None:
             self._counts[peer] -= 1
@@ -83,6 +88,19 @@ class ConnectionLimits:
 
     def works(self, connection: "PortMux") -> None:
         self._waiting.pop(connection, None)
+
+    def request_unfinished(self, connection: "PortMux", count: int) -> None:
+        """Count the bytes of a request that has not ended."""
+        self._unfinished[connection] = self._unfinished.get(connection, 0) + count
+        self._unfinished_bytes += count
+        while self._unfinished_bytes > MAX_UNFINISHED_BYTES:
+            oldest = next(iter(self._unfinished))
+            self.log.warning("too many unfinished requests", {"peer": self._peers.get(oldest, "")})
+            self.remove(oldest)
+            oldest.transport.abort()
+
+    def request_finished(self, connection: "PortMux") -> None:
+        self._unfinished_bytes -= self._unfinished.pop(connection, 0)
 
     def _make_room(self, peer: str) -> bool:
         self.log.warning("too many connections", {"peer": peer or "all"})
@@ -129,6 +147,9 @@ class PortMux(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
+        for cycle, _ in self.pipeline:
+            cycle.on_response = lambda: None  # no cycle of references, as uvicorn does after a response
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -167,6 +188,8 @@ class PortMux(HttpToolsProtocol):
                 self._refuse(431)
             elif self._timer is not None and self._unfinished_bytes > MAX_BODY_BYTES:
                 self._refuse(413)
+            elif self._timer is not None:
+                self._limits.request_unfinished(self, len(data))
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -199,6 +222,7 @@ class PortMux(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._stop_timer()
+        self._limits.request_finished(self)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -265,6 +289,7 @@ class PortMux(HttpToolsProtocol):
             return
         self.connections.discard(self)
         self._release()
+        self.parser = None  # no cycle of references: garbage waits until no call is live
         # Only what the handshake needs: the library has limits of its own, and wants `Connection: Upgrade` alone.
         lines = [f"GET {target} HTTP/1.1", "upgrade: websocket", "connection: Upgrade"]
         lines += [f"{name}: {headers.get(name, '')}" for name in _UPGRADE_HEADERS]

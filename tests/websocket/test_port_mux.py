@@ -344,3 +344,12 @@ async def test_idle_peer_that_does_not_read_is_aborted():
     transport.unread = 1
     mux.timeout_keep_alive_handler()
     assert transport.aborted
+
+
+@pytest.mark.virtual_time
+async def test_unfinished_requests_are_limited_together():
+    limits = ConnectionLimits(total=0, per_peer=0)
+    transports = [FakeTransport() for _ in range(port_mux.MAX_UNFINISHED_BYTES // 30_000 + 1)]
+    for transport in transports:
+        connected(limits, transport).data_received(b"GET /page HTTP/1.1\r\nX: ".ljust(30_000, b"x"))
+    assert [transport.aborted for transport in transports] == [True] + [False] * (len(transports) - 1)
