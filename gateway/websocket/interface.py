@@ -31,7 +31,7 @@ STRANGER_BYTES: Final = 256 * 1024
 """What a server socket accepts before `trust`: ten seconds of audio, which a carrier may send during admission."""
 STRANGER_FRAMES: Final = 600
 """The same in frames of any kind."""
-ABORT_SECONDS: Final = 0.1
+ABORT_SECONDS: Final = 0.05
 """How long an untrusted peer has to read the close frame. Nothing more is read from it, and it can't delay the end."""
 
 

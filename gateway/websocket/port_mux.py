@@ -34,7 +34,7 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Handlers read less: this stops a body that a handler does not read."""
 MAX_BODY_PARTS: Final = 1000
 """Chunks of a chunked body. 256 KB of one-byte chunks, read at once, would hold the loop for 60 ms."""
-MAX_UNFINISHED_BYTES: Final = 8 * 1024 * 1024
+MAX_UNFINISHED_BYTES: Final = 4 * 1024 * 1024
 """What all unfinished requests together may have sent. Beyond it, the oldest is closed."""
 BODY_SECONDS: Final = 30.0
 MAX_PIPELINED: Final = 4
@@ -97,7 +97,7 @@ class ConnectionLimits:
             oldest = next(iter(self._unfinished))
             self.log.warning("too many unfinished requests", {"peer": self._peers.get(oldest, "")})
             self.remove(oldest)
-            oldest.transport.abort()
+            oldest.drop()
 
     def request_finished(self, connection: "PortMux") -> None:
         self._unfinished_bytes -= self._unfinished.pop(connection, 0)
@@ -108,7 +108,7 @@ class ConnectionLimits:
         if oldest is None:
             return False
         self.remove(oldest)
-        oldest.transport.abort()
+        oldest.drop()
         return True
 
 
@@ -151,6 +151,12 @@ class PortMux(HttpToolsProtocol):
             cycle.on_response = lambda: None  # no cycle of references, as uvicorn does after a response
         self.pipeline.clear()
         super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """Disconnect at once, and free what was received."""
+        self.transport.abort()
+        if self.cycle is not None:
+            self.cycle.body = bytearray()
 
     def shutdown(self) -> None:
         """uvicorn would wait for event streams, which do not end by themselves."""
@@ -289,7 +295,8 @@ class PortMux(HttpToolsProtocol):
             return
         self.connections.discard(self)
         self._release()
-        self.parser = None  # no cycle of references: garbage waits until no call is live
+        # No cycle of references: garbage waits until no call is live.
+        self.parser = None  # type: ignore[assignment]
         # Only what the handshake needs: the library has limits of its own, and wants `Connection: Upgrade` alone.
         lines = [f"GET {target} HTTP/1.1", "upgrade: websocket", "connection: Upgrade"]
         lines += [f"{name}: {headers.get(name, '')}" for name in _UPGRADE_HEADERS]
