@@ -57,6 +57,7 @@ from gateway.memory.facts import FactStore
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.memory_log import Retention
 from gateway.memory.personas import PersonaStore
+from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.recall import Recall
 from gateway.memory.remem_client import NoRemem, RememClient, connect_remem
@@ -401,7 +402,7 @@ async def _call_factory(
     if settings.voice_session_enabled:
         limit = settings.voice_session_context_limit
         recall = Recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
-        memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller)
+        memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller, PinCodeStore(resources.store))
     agent_llms = ResponderFactory(
         {agent.name: agent for agent in config.agents},
         config.agent_llms,

@@ -84,6 +84,7 @@ LOOP_LAG: Final = _gauge("loop_lag_seconds", "the longest delay of the event loo
 CALL_SECONDS: Final = _histogram(
     "call_seconds", "duration of calls", ["carrier", "engine"], buckets=(5, 15, 30, 60, 120, 300, 600, 1800, 3600)
 )
+PIN_TRIES: Final = _counter("pin_tries_total", "attempts at a caller's PIN", ["result"])
 REFUSED: Final = _counter("refused_calls_total", "calls that were not admitted", ["carrier", "reason"])
 ADDED_DELAY: Final = _histogram(
     "added_delay_seconds",

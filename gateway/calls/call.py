@@ -133,7 +133,7 @@ class Call:
         )
         self._speech.replies.enabled = agent.llm is not None
         self._end = CallEnd(self._tasks, leg, self._speech, self.say, self._events, self._log)
-        self._identity = CallerIdentity(session, config, memory, self._events, self._log)
+        self._identity = CallerIdentity(session, config, memory, self._events, self._log, self._tasks, self.recorder)
         actions = ToolActions(session, self._transcript, self._identity, self._end, self.say, self._events)
         self._tools = ToolExecutor(actions, self._tasks, session, tools, config.transfer_to)
         self._memory_commands = MemoryCommands(

@@ -17,8 +17,9 @@ from gateway.cluster.node import Cluster
 from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.memory.access import MemoryAccess, MemorySource, NoMemory
+from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, PinResult
 from gateway.memory.loader import MemoryLoader
+from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.recall import Recall, render_known
 from gateway.session import TrustLevel, VoiceSession
 from gateway.telephony.media_stream import MediaStream
@@ -43,6 +44,7 @@ class MemoryServices:
     log: CallLog
     forget: Forget
     """For callers who ask for it aloud."""
+    pin_codes: PinCodeStore
 
     remembers = True
 
@@ -83,6 +85,9 @@ class AgentMemory:
 
     async def erase(self, caller: str) -> None:
         await self.services.forget(self.agent.name, caller)
+
+    async def check_pin(self, caller: str, tried: str) -> PinResult | None:
+        return await self.services.pin_codes.check(self.agent.name, caller, tried) if caller else None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """Who the caller is, as far as it becomes known during the call: an identifier, a name, a PIN."""
 
+import asyncio
 import logging
 from typing import Final
 
 from gateway.agents import Agent
+from gateway.calls.recorder import CallRecorder
+from gateway.errors import StoreError
 from gateway.history.live_events import CallEvents
-from gateway.memory.access import MemoryAccess, PinResult, PinVerifier
+from gateway.memory.access import MemoryAccess, PinEntry, PinResult, PinVerifier
 from gateway.memory.identity import SpeakerTracker, identifier, same_person
+from gateway.metrics import PIN_TRIES
 from gateway.session import VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known
 
@@ -23,6 +27,8 @@ class CallerIdentity:
         access: MemoryAccess,
         events: CallEvents,
         log: logging.LoggerAdapter[logging.Logger],
+        tasks: asyncio.TaskGroup,
+        recorder: CallRecorder,
     ) -> None:
         self._session = session
         self._number = session.number or session.caller
@@ -30,16 +36,21 @@ class CallerIdentity:
         self._access = access
         self._events = events
         self._log = log
+        self._tasks = tasks
+        self._recorder = recorder
         self._speaker = SpeakerTracker(silence=agent.repeat_caller.new_person_after)
         self._earlier_speakers: list[str] = []
         self._pin = PinVerifier(agent.trust.pin) if agent.trust.pin is not None else None
+        self._pin_entry = PinEntry()
         self._level_with_pin = agent.trust.with_pin
 
     def caller_said(self, text: str, now: float, *, question: str) -> str:
         """Look for a name or a PIN in the answer to the agent's `question`. Returns the text without the PIN."""
         self._follow_speaker(text, now)
         if self._pin is None:
-            return text
+            tried = self._pin_entry.heard(text, question=question)
+            self._check(tried)
+            return PIN_REMOVED if tried else text
         result = self._pin.heard(text, question=question)
         self._apply(result)
         return text if result is None else PIN_REMOVED
@@ -47,6 +58,8 @@ class CallerIdentity:
     def digit_pressed(self, digit: str, now: float) -> None:
         if self._pin is not None:
             self._apply(self._pin.pressed(digit, now))
+        else:
+            self._check(self._pin_entry.pressed(digit, now))
 
     def state_changed(self) -> None:
         """A tool may have identified the caller."""
@@ -75,9 +88,23 @@ class CallerIdentity:
         name = self._speaker.name
         self._access.name_speaker(name, locked=any(same_person(name, earlier) for earlier in self._earlier_speakers))
 
+    def _check(self, tried: str) -> None:
+        """Check an attempt at the caller's own PIN. The hash takes a while; the call goes on."""
+
+        async def check() -> None:
+            try:
+                self._apply(await self._access.check_pin(tried))
+            except StoreError as error:
+                self._log.warning("PIN could not be checked", extra={"error": type(error).__name__})
+
+        if tried:
+            self._tasks.create_task(check(), name="PIN")
+
     def _apply(self, result: PinResult | None) -> None:
         if result is None:
             return
+        self._recorder.discard()  # it has the digits, as frames and as audio
+        PIN_TRIES.labels(result.name.lower()).inc()
         self._log.info("PIN tried", extra={"result": result.name.lower()})
         if result is PinResult.RIGHT:
             self._access.raise_level(self._level_with_pin)

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import getpass
 import os
 import sys
 from collections import Counter
@@ -31,6 +32,7 @@ from gateway.history.queries import CallHistory
 from gateway.history.rebuild import MemoryRebuild, RebuiltCall
 from gateway.history.report import CallerReport, MemoryReports
 from gateway.history.stores import Stores, open_stores, store_path
+from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
 from gateway.settings import Settings, admin_token
@@ -205,6 +207,22 @@ async def _unpin(context: _Context) -> int:
     return context.show({"unpinned": title}, ["unpinned"])
 
 
+async def _pin_code(context: _Context) -> int:
+    agent, pin_codes = await _agent(context), PinCodeStore(context.stores.memory)
+    if context.options.remove:
+        if not await pin_codes.remove(agent, context.caller):
+            raise SettingsError("this caller has no PIN")
+        return context.show({"removed": True}, ["PIN removed"])
+    # Not an argument: those are visible to other users of the machine, and kept by shells.
+    ask = (lambda: getpass.getpass("PIN: ")) if sys.stdin.isatty() else sys.stdin.readline
+    pin = await asyncio.to_thread(ask)
+    try:
+        await pin_codes.set(agent, context.caller, pin.strip())
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    return context.show({"set": True}, ["PIN set"])
+
+
 async def _agent(context: _Context) -> str:
     """The agent of --agent, or the only one configured."""
     names = list(context.settings.agents) or [DEFAULT_AGENT]
@@ -334,6 +352,7 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "SESSION": {"help": _SESSION_HELP},
     "[SESSION]": {**_OPTIONAL, "help": f"{_SESSION_HELP} (default: the last call)"},
     "TITLE": {"help": "the topic's title, a few words"},
+    "--remove": {**_FLAG, "help": "remove the PIN"},
     "--yes": {**_FLAG, "help": "do not ask for confirmation"},
     "--about": {**_TEXT, "help": "description"},
     "--status": {**_TEXT, "help": "current status"},
@@ -357,6 +376,7 @@ _ACTIONS: Final[Mapping[str, tuple[Callable[[_Context], Awaitable[int]], str, Se
         "CALLER TITLE --about --status --item --closed".split(),
     ),
     "unpin": (_unpin, "unpin a topic", ("CALLER", "TITLE")),
+    "pin-code": (_pin_code, "set the PIN of a caller, read from standard input, or remove it", ("CALLER", "--remove")),
     "revert": (_revert, "undo everything learned from one call", ("SESSION", "--yes")),
     "forget": (_forget, "delete everything about a caller", ("CALLER", "--verify", "--yes")),
     "rebuild": (

@@ -29,6 +29,7 @@ from gateway.history.call_log import FILE_NAME, erase_calls, live_sessions, logg
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.llm.responder import hashed_caller
 from gateway.memory.facts import FactStore
+from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerStateStore
@@ -153,6 +154,7 @@ class Eraser:
         self._facts = FactStore(self._store)
         self._topics = PinnedTopicStore(self._store)
         self._state = CallerStateStore(self._store)
+        self._pin_codes = PinCodeStore(self._store)
 
     async def revert(self, call: FinishedCall) -> ErasureResult:
         """Delete what a call taught, for good. The call stays in the table of finished calls."""
@@ -213,6 +215,7 @@ class Eraser:
             "fact statements": await self._facts.forget(agent or None, caller),
             "topic entries": await self._topics.forget(agent or None, caller),
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
+            "PIN codes": await self._pin_codes.forget(agent, caller),
             "finalization jobs": await self._local.run(lambda connection: _delete_jobs(connection, data.sessions)),
             "documents": await self._store.run(lambda connection: self._delete_documents(connection, data)),
             "archived calls": await ArchivedCalls(self._store).forget(caller=caller, agent=agent),

@@ -153,12 +153,7 @@ class PinVerifier:
         A number is an attempt if either of them calls it a PIN and it has the PIN's length. A shorter or longer one
         was misheard.
         """
-        words = _words(text)
-        if named := next((place for place, word in enumerate(words, 1) if word in _PIN), 0):
-            numbers = [_spoken_digits(words[named:]), _spoken_digits(words)]
-        else:
-            numbers = [_spoken_digits(words)] if _PIN.intersection(_words(question)) else []
-        tried = next((number for number in numbers if len(number) == self._length), "")
+        tried = next((number for number in _spoken_pins(text, question) if len(number) == self._length), "")
         return self._try(tried) if tried else None
 
     @property
@@ -175,6 +170,39 @@ class PinVerifier:
         return PinResult.WRONG if self.tries_left else PinResult.LOCKED
 
 
+class PinEntry:
+    """Collects a PIN of unknown length: what a caller types before #, or says."""
+
+    def __init__(self) -> None:
+        self._keys = ""
+        self._pressed_at = 0.0
+
+    def pressed(self, key: str, now: float) -> str:
+        """Process a key. Returns the digits when # completes them."""
+        if now - self._pressed_at > KEY_PAUSE or key == "*":
+            self._keys = ""
+        self._pressed_at = now
+        if re.fullmatch("[0-9]", key):
+            self._keys += key
+        if key != "#":
+            return ""
+        tried, self._keys = self._keys, ""
+        return tried if re.fullmatch(_PIN_DIGITS, tried) else ""
+
+    def heard(self, text: str, *, question: str = "") -> str:
+        """The digits in the caller's answer, if either calls them a PIN; else empty."""
+        return next((number for number in _spoken_pins(text, question) if re.fullmatch(_PIN_DIGITS, number)), "")
+
+
+def _spoken_pins(text: str, question: str) -> list[str]:
+    """Numbers in the caller's answer to a question that may be a PIN, since one of the two calls them so."""
+    words = _words(text)
+    if named := next((place for place, word in enumerate(words, 1) if word in _PIN), 0):
+        return [_spoken_digits(words[named:]), _spoken_digits(words)]
+    return [_spoken_digits(words)] if _PIN.intersection(_words(question)) else []
+
+
+_PIN_DIGITS: Final = "[0-9]{4,12}"
 _PIN: Final = frozenset("pin pins pincode passcode geheimzahl geheimnummer clave código contraseña".split())
 _LINKS: Final = frozenset(
     "is it its code number the my uh um er and so yes okay"
@@ -261,6 +289,10 @@ class MemoryAccess:
         """Delete all that is stored about `caller`. Raises StoreError."""
         await self._source.erase(self.caller)
 
+    async def check_pin(self, tried: str) -> "PinResult | None":
+        """The result of an attempt at the caller's own PIN; None without one. Raises StoreError."""
+        return await self._source.check_pin(self.caller, tried)
+
     def close(self) -> None:
         """Stop loading and drop all observers: the media stream has ended."""
         self._observers.clear()
@@ -315,6 +347,9 @@ class MemorySource(Protocol):
     async def erase(self, caller: str) -> None:
         """Delete everything about a caller. Raises StoreError."""
 
+    async def check_pin(self, caller: str, tried: str) -> PinResult | None:
+        """The result of an attempt at a caller's PIN; None for a caller without one. Raises StoreError."""
+
 
 class NoMemory:
     """The MemorySource of a gateway without memory."""
@@ -324,3 +359,5 @@ class NoMemory:
     def load(self, caller: str) -> None: ...
 
     async def erase(self, caller: str) -> None: ...
+
+    async def check_pin(self, caller: str, tried: str) -> None: ...

@@ -1,4 +1,5 @@
 import logging
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,27 @@ NUMBER = "+12025550143"
 BY_STATE = RepeatCallerSettings(identifier_source=IdentifierSource("state", "customer"))
 
 
+class FakeTasks:
+    """Collects tasks until they are run."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def create_task(self, work: Any, *, name: str) -> None:
+        self.waiting.append(work)
+
+    async def run(self) -> None:
+        while self.waiting:
+            await self.waiting.pop(0)
+
+
+class FakeRecorder:
+    discarded = False
+
+    def discard(self) -> None:
+        self.discarded = True
+
+
 class Line:
     """A call that notes how access to memory changes."""
 
@@ -23,11 +45,13 @@ class Line:
         self.session = VoiceSession(agent="maya", caller=NUMBER, carrier="twilio")
         self.access = MemoryAccess(TrustLevel.NAME, caller=NUMBER)
         self.other = FakeMemory()
-        self.access.open(FakeMemorySource(**{NUMBER: memory, "state:customer:7": self.other}))
+        self.source = FakeMemorySource(**{NUMBER: memory, "state:customer:7": self.other})
+        self.access.open(self.source)
         self.access.subscribe(self.changes.append)
         agent = Agent("maya", "You are Maya.", **of_agent)
         log = logging.LoggerAdapter(logging.getLogger("test"), {})
-        self.caller = CallerIdentity(self.session, agent, self.access, self.events, log)
+        self.tasks, self.recorder = FakeTasks(), FakeRecorder()
+        self.caller = CallerIdentity(self.session, agent, self.access, self.events, log, self.tasks, self.recorder)
 
     def says(self, text: str, at: float = 0.0, *, question: str = "") -> str:
         return self.caller.caller_said(text, at, question=question)
@@ -39,7 +63,21 @@ def with_pin():
 
 
 def test_words_are_written_as_they_are():
-    assert Line().says("My PIN is 4711.") == "My PIN is 4711."
+    assert Line().says("I would like to order at 4711 Main Street.") == "I would like to order at 4711 Main Street."
+
+
+async def test_own_pin_is_checked_and_not_written_down():
+    """The caller's own PIN may be said, or typed with #. The recording, which has the digits, is deleted."""
+    line = Line()
+    line.source.pins[NUMBER] = "471199"
+    assert line.says("My PIN is 1234.") == PIN_REMOVED
+    await line.tasks.run()
+    assert line.access.level is TrustLevel.NAME and line.recorder.discarded
+    for key in "471199#":
+        line.caller.digit_pressed(key, 1.0)
+    await line.tasks.run()
+    assert (line.access.level, line.session.trust) == (TrustLevel.EVERYTHING, TrustLevel.EVERYTHING)
+    assert line.access.proven
 
 
 def test_spoken_pin_is_not_written_down(with_pin):

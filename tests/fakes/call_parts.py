@@ -10,6 +10,7 @@ from gateway.calls.recorder import NoRecorder
 from gateway.calls.transcript import CallRecords, Transcript
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
 from gateway.errors import CarrierRefused, EngineError, NumberNotAllowed, StoreUnavailable
+from gateway.memory.access import PinResult
 from gateway.session import TrustLevel, VoiceSession
 from tests.fakes.call_control import FakeCallControl
 
@@ -251,6 +252,7 @@ class FakeMemorySource:
     def __init__(self, *, fails: bool = False, **memories: FakeMemory) -> None:
         self.memories: dict[str, FakeMemory] = dict(memories)
         self.erased: list[str] = []
+        self.pins: dict[str, str] = {}
         self._fails = fails
 
     def load(self, caller: str) -> Any:
@@ -260,3 +262,8 @@ class FakeMemorySource:
         if self._fails:
             raise StoreUnavailable("the store is away")
         self.erased.append(caller)
+
+    async def check_pin(self, caller: str, tried: str) -> PinResult | None:
+        if caller not in self.pins:
+            return None
+        return PinResult.RIGHT if tried == self.pins[caller] else PinResult.WRONG
