@@ -61,6 +61,7 @@ class Line:
         self.session = VoiceSession("maya", CALLER, "twilio", started_at=started_at or datetime.now(UTC))
         self.source = FakeMemorySource(**{CALLER: FakeMemory()})
         self.access = MemoryAccess(caller=CALLER)
+        self.access.proven = True
         self.access.open(self.source)
         agent = Agent("maya", "You are Maya.\n{{memory}}", greeting="Hi, Maya here.", **of_agent)
         self.call = Call(

@@ -169,6 +169,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "fact statements": 1,
         "topic entries": 1,
         "state entries": 1,
+        "PIN codes": 0,
         "documents": 1,
         "finalization jobs": 1,
         "archived calls": 0,
