@@ -173,7 +173,8 @@ class SimulatedCall(_Peer):
         answer = await http.send(webhook)
         stream_url, token = twilio_stream(answer.raise_for_status().text)
         # TwiML names the public wss: address; on loopback there is no proxy that terminates TLS.
-        await ws_connect(lambda: self, stream_url.replace("wss:", "ws:", 1))
+        signature = twilio_signature(AUTH_TOKEN, stream_url, {})
+        await ws_connect(lambda: self, stream_url.replace("wss:", "ws:", 1), extra_headers=signature)
         self._send(b'{"event":"connected","protocol":"Call","version":"1.0.0"}')
         self.started_ns = time.monotonic_ns()
         self._send(orjson.dumps(twilio_start(ACCOUNT_SID, self._call_sid, self._stream_sid, token)))

@@ -51,9 +51,9 @@ AUDIBLE_LAG: Final = 0.25
 """A delay of the event loop, in seconds, that callers can hear; it is logged."""
 MAX_UNCLAIMED_STREAMS: Final = 200
 """Media sockets of one carrier that proved who it is, and have not sent a valid `start`."""
-MAX_STRANGERS: Final = 100
+MAX_STRANGERS: Final = 50
 """The same of all other peers together. Each may hold 128 KB."""
-MAX_STRANGERS_PER_PEER: Final = 50
+MAX_STRANGERS_PER_PEER: Final = 25
 """The same of one peer. For one more, its oldest is closed."""
 
 _log = logging.getLogger(__name__)

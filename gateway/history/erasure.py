@@ -392,12 +392,12 @@ def _files(locations: DataLocations, sessions: Iterable[str], caller: str, agent
 
 
 def _is_recording_of(path: Path, caller: str, agent: str) -> bool:
-    with path.open("rb") as file:
-        try:
+    try:
+        with path.open("rb") as file:
             call = orjson.loads(file.readline())["content"]
-            return bool(_is_of({**call, "agent": call["agent"]["name"]}, caller, agent))
-        except (ValueError, KeyError, TypeError):
-            return False
+        return bool(_is_of({**call, "agent": call["agent"]["name"]}, caller, agent))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # not found: another caller is erased at the same time
+        return False
 
 
 def _delete_files(paths: Iterable[Path]) -> None:

@@ -356,3 +356,11 @@ async def test_nothing_is_deleted_while_the_remote_store_is_away(house):
         with pytest.raises(StoreUnavailable):
             await house.eraser(RememClient("http://127.0.0.1:1", Secret(""), http)).erase(traces)
     assert await house.eraser().find(CALLER) == traces
+
+
+async def test_recording_deleted_by_another_erasure_is_passed_over(house):
+    """Two callers are forgotten at once: each reads the recordings that the other deletes."""
+    await house.remembers(a_session(), WORD)
+    (house.places.record_dir / "gone.jsonl").symlink_to("deleted")  # listed, and not there when it is opened
+    await house.eraser().erase(await house.eraser().find(CALLER))
+    assert await house.holding(WORD) == []
