@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Final
 
 from gateway.agents import Agent
@@ -52,12 +53,12 @@ class CallerIdentity:
             self._check(tried)
             return PIN_REMOVED if tried else text
         result = self._pin.heard(text, question=question)
-        self._apply(result)
+        self._count(result)
         return text if result is None else PIN_REMOVED
 
     def digit_pressed(self, digit: str, now: float) -> None:
         if self._pin is not None:
-            self._apply(self._pin.pressed(digit, now))
+            self._count(self._pin.pressed(digit, now))
         else:
             self._check(self._pin_entry.pressed(digit, now))
 
@@ -91,14 +92,23 @@ class CallerIdentity:
     def _check(self, tried: str) -> None:
         """Check an attempt at the caller's own PIN. The hash takes a while; the call goes on."""
 
-        async def check() -> None:
-            try:
-                self._apply(await self._access.check_pin(tried))
-            except StoreError as error:
-                self._log.warning("PIN could not be checked", extra={"error": type(error).__name__})
-
         if tried:
-            self._tasks.create_task(check(), name="PIN")
+            self._tasks.create_task(self._resolve(self._access.check_pin(tried)), name="PIN")
+
+    def _count(self, result: PinResult | None) -> None:
+        """Count an attempt at the agent's PIN: after too many failures in other calls the right one is refused too."""
+
+        async def counted(result: PinResult) -> PinResult:
+            return result if await self._access.count_pin(right=result is PinResult.RIGHT) else PinResult.LOCKED
+
+        if result is not None:
+            self._tasks.create_task(self._resolve(counted(result)), name="PIN")
+
+    async def _resolve(self, attempt: Awaitable[PinResult | None]) -> None:
+        try:
+            self._apply(await attempt)
+        except StoreError as error:
+            self._log.warning("PIN could not be checked", extra={"error": type(error).__name__})
 
     def _apply(self, result: PinResult | None) -> None:
         if result is None:

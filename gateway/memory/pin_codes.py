@@ -61,6 +61,26 @@ class PinCodeStore:
         await self._store.change(f"DELETE FROM pin_code_failures {condition}", caller, agent)
         return await self._store.change(f"DELETE FROM caller_pin_codes {condition}", caller, agent)
 
+    async def count(self, agent: str, caller: str, *, right: bool, now: datetime | None = None) -> bool:
+        """Count an attempt at a PIN that is checked elsewhere. Returns whether it is valid: the PIN is not locked."""
+        moment = now or datetime.now(UTC)
+        oldest = time_text(moment - FAILURES_COUNT)
+
+        def work(connection: Connection) -> bool:
+            query = f"SELECT count(*) FROM pin_code_failures {_OF_CALLER} AND at > ?"
+            [failures] = connection.execute(query, (agent, caller, oldest)).fetchone()
+            if failures >= MOST_FAILURES:
+                return False
+            # Those that no longer count, and all of them after the right PIN.
+            limit = time_text(moment) if right else oldest
+            connection.execute(f"DELETE FROM pin_code_failures {_OF_CALLER} AND at <= ?", (agent, caller, limit))
+            if not right:
+                statement = "INSERT INTO pin_code_failures (agent, caller, at) VALUES (?, ?, ?)"
+                connection.execute(statement, (agent, caller, time_text(moment)))
+            return True
+
+        return await self._store.run(work)
+
     async def check(self, agent: str, caller: str, tried: str, *, now: datetime | None = None) -> PinResult | None:
         """The result of an attempt; None for a caller without a PIN."""
         moment = now or datetime.now(UTC)

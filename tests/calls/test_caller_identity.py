@@ -80,19 +80,30 @@ async def test_own_pin_is_checked_and_not_written_down():
     assert line.access.proven
 
 
-def test_spoken_pin_is_not_written_down(with_pin):
+async def test_spoken_pin_is_not_written_down(with_pin):
     assert with_pin.says("4 7 1 1", question="What is your PIN?") == PIN_REMOVED
+    await with_pin.tasks.run()
     assert (with_pin.access.level, with_pin.changes) == (TrustLevel.EVERYTHING, [AccessChange.LEVEL_RAISED])
 
 
-def test_wrong_pin_is_not_written_down_either(with_pin):
-    assert with_pin.says("My PIN is 4712.") == PIN_REMOVED
+async def test_locked_pin_is_refused(with_pin):
+    """After too many failures in other calls."""
+    with_pin.source.is_locked = True
+    assert with_pin.says("My PIN is 4711.") == PIN_REMOVED
+    await with_pin.tasks.run()
     assert (with_pin.access.level, with_pin.changes) == (TrustLevel.NAME, [])
 
 
-def test_pin_may_be_pressed(with_pin):
+async def test_wrong_pin_is_not_written_down_either(with_pin):
+    assert with_pin.says("My PIN is 4712.") == PIN_REMOVED
+    await with_pin.tasks.run()
+    assert (with_pin.access.level, with_pin.changes) == (TrustLevel.NAME, [])
+
+
+async def test_pin_may_be_pressed(with_pin):
     for second, digit in enumerate("4711"):
         with_pin.caller.digit_pressed(digit, float(second))
+    await with_pin.tasks.run()
     assert with_pin.changes == [AccessChange.LEVEL_RAISED]
 
 

@@ -253,6 +253,7 @@ class FakeMemorySource:
         self.memories: dict[str, FakeMemory] = dict(memories)
         self.erased: list[str] = []
         self.pins: dict[str, str] = {}
+        self.is_locked = False
         self._fails = fails
 
     def load(self, caller: str) -> Any:
@@ -267,3 +268,6 @@ class FakeMemorySource:
         if caller not in self.pins:
             return None
         return PinResult.RIGHT if tried == self.pins[caller] else PinResult.WRONG
+
+    async def count_pin(self, caller: str, *, right: bool) -> bool:
+        return not self.is_locked

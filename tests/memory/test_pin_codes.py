@@ -44,6 +44,13 @@ async def test_five_failures_an_hour_lock_the_pin(store):
     assert await pins.check(*ANA, "1234", now=NOON + FAILURES_COUNT) is PinResult.WRONG
 
 
+async def test_attempts_at_a_common_pin_are_counted_too(store):
+    pins = PinCodeStore(store)
+    assert [await pins.count(*ANA, right=False, now=NOON) for _ in range(6)] == [True] * 5 + [False]
+    assert not await pins.count(*ANA, right=True, now=NOON)
+    assert await pins.count(*ANA, right=True, now=NOON + FAILURES_COUNT)
+
+
 async def test_parallel_guesses_count(store):
     pins = PinCodeStore(store)
     await pins.set(*ANA, "4711")
