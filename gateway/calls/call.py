@@ -400,6 +400,9 @@ class ToolActions:
     def transfer(self, target: str, request: str | None = None) -> None:
         self.end.transfer(target, request)
 
+    def set_pin(self, pin: str) -> None:
+        self.identity.set_pin(pin)
+
     def turns(self) -> Sequence[Turn]:
         return self.transcript.so_far
 

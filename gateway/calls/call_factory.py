@@ -89,6 +89,10 @@ class AgentMemory:
     async def check_pin(self, caller: str, tried: str) -> PinResult | None:
         return await self.services.pin_codes.check(self.agent.name, caller, tried) if caller else None
 
+    async def set_pin(self, caller: str, pin: str) -> None:
+        if caller:
+            await self.services.pin_codes.set(self.agent.name, caller, pin)
+
     async def count_pin(self, caller: str, *, right: bool) -> bool:
         return not caller or await self.services.pin_codes.count(self.agent.name, caller, right=right)
 

@@ -12,7 +12,7 @@ from gateway.history.live_events import CallEvents
 from gateway.memory.access import MemoryAccess, PinEntry, PinResult, PinVerifier
 from gateway.memory.identity import SpeakerTracker, identifier, same_person
 from gateway.metrics import PIN_TRIES
-from gateway.session import VoiceSession
+from gateway.session import TrustLevel, VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known
 
 PIN_REMOVED: Final = "[PIN removed]"
@@ -71,6 +71,18 @@ class CallerIdentity:
             self._session.caller, self._session.number = caller, self._number if caller != self._number else ""
             self._events.set_identity(caller, self._session.number)
             self._access.change_caller(caller)
+
+    def set_pin(self, pin: str) -> None:
+        """Store the caller's PIN, if it is certain who calls: it would open the memory to them from then on."""
+
+        async def store() -> None:
+            try:
+                await self._access.set_pin(pin)
+            except StoreError as error:
+                self._log.warning("PIN could not be stored", extra={"error": type(error).__name__})
+
+        if self._access.allows(TrustLevel.EVERYTHING):
+            self._tasks.create_task(store(), name="PIN")
 
     def _follow_speaker(self, text: str, now: float) -> None:
         """Several people may share a number. Each has their own memory; a memory that was closed stays closed."""

@@ -293,6 +293,10 @@ class MemoryAccess:
         """The result of an attempt at the caller's own PIN; None without one. Raises StoreError."""
         return await self._source.check_pin(self.caller, tried)
 
+    async def set_pin(self, pin: str) -> None:
+        """Store the caller's own PIN. Raises StoreError."""
+        await self._source.set_pin(self.caller, pin)
+
     async def count_pin(self, *, right: bool) -> bool:
         """Count an attempt at the agent's PIN. Returns whether there were few failures. Raises StoreError."""
         return await self._source.count_pin(self.caller, right=right)
@@ -354,6 +358,9 @@ class MemorySource(Protocol):
     async def check_pin(self, caller: str, tried: str) -> PinResult | None:
         """The result of an attempt at a caller's PIN; None for a caller without one. Raises StoreError."""
 
+    async def set_pin(self, caller: str, pin: str) -> None:
+        """Store a caller's PIN. Raises StoreError."""
+
     async def count_pin(self, caller: str, *, right: bool) -> bool:
         """Count an attempt at the agent's PIN. Returns whether the caller had few failures. Raises StoreError."""
 
@@ -368,6 +375,7 @@ class NoMemory:
     async def erase(self, caller: str) -> None: ...
 
     async def check_pin(self, caller: str, tried: str) -> None: ...
+    async def set_pin(self, caller: str, pin: str) -> None: ...
 
     async def count_pin(self, caller: str, *, right: bool) -> bool:
         return True

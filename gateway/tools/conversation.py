@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import copy
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
@@ -38,6 +39,9 @@ class ConversationHost(Protocol):
 
     def transfer(self, target: str) -> None:
         """`target` is an E.164 number or a SIP address."""
+
+    def set_pin(self, pin: str) -> None:
+        """Store the caller's PIN. Has no effect in a call below the trust level `everything`."""
 
     def turns(self) -> Sequence[Turn]:
         """The conversation so far."""
@@ -170,6 +174,12 @@ class Conversation:
         if address is None:
             raise ValueError("transfer takes a number like +12025550100 or an address like sip:desk@example.com")
         self._do(lambda: self._host.transfer(address))
+
+    def set_pin(self, pin: str) -> None:
+        """Give the caller this PIN of 4 to 12 digits. Ignored unless `trust` is everything."""
+        if not isinstance(pin, str) or not re.fullmatch("[0-9]{4,12}", pin):
+            raise ValueError("a PIN has 4 to 12 digits")
+        self._do(lambda: self._host.set_pin(pin))
 
     # Used by ToolExecutor
 

@@ -80,6 +80,15 @@ async def test_own_pin_is_checked_and_not_written_down():
     assert line.access.proven
 
 
+async def test_function_sets_a_pin_for_a_certain_caller_only():
+    line = Line()
+    line.caller.set_pin("471199")
+    line.access.raise_level(TrustLevel.EVERYTHING)
+    line.caller.set_pin("4712")
+    await line.tasks.run()
+    assert line.source.pins == {NUMBER: "4712"}
+
+
 async def test_spoken_pin_is_not_written_down(with_pin):
     assert with_pin.says("4 7 1 1", question="What is your PIN?") == PIN_REMOVED
     await with_pin.tasks.run()

@@ -269,5 +269,8 @@ class FakeMemorySource:
             return None
         return PinResult.RIGHT if tried == self.pins[caller] else PinResult.WRONG
 
+    async def set_pin(self, caller: str, pin: str) -> None:
+        self.pins[caller] = pin
+
     async def count_pin(self, caller: str, *, right: bool) -> bool:
         return not self.is_locked
