@@ -92,7 +92,7 @@ async def _placed(cases: Sequence[dict[str, Any]], *, model: bool, **settings: s
         (folder / "gateway.toml").write_text("".join(agents), encoding="utf-8")
         async with FakeLlm() as llm:
             if model:
-                settings |= {"ANTHROPIC_API_KEY": "bench-key", "ANTHROPIC_BASE_URL": llm.url}
+                settings |= {"ANTHROPIC_API_KEY": llm.api_key, "ANTHROPIC_BASE_URL": llm.url}
             async with staged(folder, make_carrier("twilio"), **settings) as stage:
                 return [await _case(stage, llm, case, number) for number, case in enumerate(cases)]
 
@@ -104,7 +104,7 @@ async def _case(stage: Any, llm: FakeLlm, case: dict[str, Any], number: int) -> 
         said = [line for line, (speaker, _) in enumerate(call["turns"]) if speaker == "caller"]
         answer = {"caller_name": "", "context": "", **EMPTY} | call["oracle"]
         answer["caller_facts"] = [
-            {"confidence": 0.9, "turns": said, "relation": "new", "known": 0} | fact for fact in answer["caller_facts"]
+            {"confidence": 0.9, "turns": said} | fact for fact in answer["caller_facts"]
         ]
         llm.answers(json.dumps(answer))
         phone, conversation = await stage.dial(caller, called)
