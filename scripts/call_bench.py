@@ -103,9 +103,7 @@ async def _case(stage: Any, llm: FakeLlm, case: dict[str, Any], number: int) -> 
     for call in case["calls"]:
         said = [line for line, (speaker, _) in enumerate(call["turns"]) if speaker == "caller"]
         answer = {"caller_name": "", "context": "", **EMPTY} | call["oracle"]
-        answer["caller_facts"] = [
-            {"confidence": 0.9, "turns": said} | fact for fact in answer["caller_facts"]
-        ]
+        answer["caller_facts"] = [{"confidence": 0.9, "turns": said} | fact for fact in answer["caller_facts"]]
         llm.answers(json.dumps(answer))
         phone, conversation = await stage.dial(caller, called)
         before.append(_facts(_memory(conversation.prompt)))

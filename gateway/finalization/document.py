@@ -24,7 +24,7 @@ def redact_turns(turns: Sequence[Turn]) -> list[Turn]:
     Each single text was redacted when it entered the transcript. Takes about 50 ms for a long call: keep it off the
     loop that carries audio.
     """
-    lines = redact_lines([_line(turn, turn.text) for turn in turns])
+    lines = redact_lines([_line(turn, turn.text) for turn in turns], [turn.unheard for turn in turns])
     pairs = zip(turns, lines, strict=True)
     return [replace(turn, text=line.text, unheard=redact(turn.unheard)) for turn, line in pairs]
 

@@ -339,19 +339,24 @@ def spoken_numbers(text: str) -> list[SpokenNumber]:
     return [SpokenNumber(_digits_of(run), run.start(), run.end()) for run in _RUN.finditer(text)]
 
 
-def redact_lines(lines: Sequence[SpokenLine]) -> list[SpokenLine]:
-    """A whole call without secrets, including those spoken over several turns or requested by the other side."""
+def redact_lines(lines: Sequence[SpokenLine], unheard: Sequence[str] = ()) -> list[SpokenLine]:
+    """
+    A whole call without secrets, including those spoken over several turns or requested by the other side.
+
+    `unheard` has the rest of each line that was interrupted: a caller may answer a question before its end.
+    """
     cleaned = list(lines)
+    asked = [f"{line.text} {rest}" for line, rest in zip(lines, unheard or [""] * len(lines), strict=True)]
     for speaker in ("caller", "agent"):
         places = [place for place, line in enumerate(lines) if line.speaker == speaker]
         joined = _TURN.join(lines[place].text.replace(_TURN, " ") for place in places)
         for place, text in zip(places, redact(joined).split(_TURN), strict=False):
             cleaned[place] = replace(lines[place], text=text)
     for place in range(1, len(lines)):
-        text = _redact_answer(lines[place - 1].text, cleaned[place].text)
+        text = _redact_answer(asked[place - 1], cleaned[place].text)
         # "What is the code?" "One moment." "Take your time." "4 8 1 5"
         if place >= 3 and text == cleaned[place].text and _is_pause(lines[place - 2 : place]):
-            text = _redact_answer(lines[place - 3].text, text)
+            text = _redact_answer(asked[place - 3], text)
         cleaned[place] = replace(cleaned[place], text=text)
     return cleaned
 

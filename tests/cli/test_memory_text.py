@@ -7,6 +7,7 @@ from gateway.cli.terminal import as_text
 from gateway.history.calls_table import FinishedCall
 from gateway.history.erasure import ErasureResult
 from gateway.history.report import AuditFinding, CallerReport, MemoryChange, MemoryStats
+from gateway.memory.state import CallerState
 
 SESSION = "voice-session:3f2a91c0-aaaa"
 ITEM = {"kind": "fact", "text": "Rides a red bike", "session": SESSION, "age_days": 1, "score": 0.5, "tokens": 7}
@@ -47,7 +48,7 @@ def test_changes_show_before_and_after() -> None:
 
 
 def test_report_leaves_out_empty_topics_and_notes() -> None:
-    known = CallerReport("+12025550143", [], {"maya": {"visits": 2}}, [a_call({})] * 11, [SESSION], [], [])
+    known = CallerReport("+12025550143", [], {"maya": CallerState(visits=2)}, [a_call({})] * 11, [SESSION], [], [])
     lines = as_text(*memory_text.report(known)).splitlines()
     assert lines[:6] == ["+12025550143", "", "0 facts", "", "1 state key", "  visits  2  maya"]
     assert lines[7] == "11 calls, the newest 10" and lines[-1].endswith("67 s  caller hung up  reverted")

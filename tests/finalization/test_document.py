@@ -164,3 +164,11 @@ def test_known_name_is_shown_and_marked():
     document = call_document(session, replace(SUMMARY, caller_name=""), None)
     assert "**Caller:** Ana Quibble (" in document.content
     assert document.metadata["name_from_earlier_call"] is True
+
+
+def test_code_is_removed_after_a_question_that_was_interrupted():
+    turns = [
+        Turn(Speaker.AGENT, "Welcome.", START, unheard="What is the code that we sent you?"),
+        Turn(Speaker.CALLER, "That's 718 204.", START),
+    ]
+    assert redact_turns(turns)[1].text == "That's [code removed]."
