@@ -54,7 +54,7 @@ class PicowsSocket(WSListener):
         self._parts_type = WSMsgType.TEXT
         self._close_code = ABNORMAL
         self._is_closed = False
-        self._is_trusted = False
+        self.is_trusted = False
         self._stranger_bytes = self._stranger_frames = 0
         # Attributes, so that the state costs nothing per frame.
         self._on_text: Callable[[bytes], None] = self._stranger_text
@@ -78,11 +78,11 @@ class PicowsSocket(WSListener):
             if not self._transport.is_close_frame_sent:
                 self._transport.send_close(WSCloseCode(code))
             self._stop_receiving()
-            if self._is_trusted:
+            if self.is_trusted:
                 self._transport.disconnect()
 
     def trust(self) -> None:
-        self._is_trusted = True
+        self.is_trusted = True
         if not self._is_closed:
             self._on_text = self._owner.on_text
 
@@ -109,7 +109,7 @@ class PicowsSocket(WSListener):
             code: Any = frame.get_close_code()  # a plain number for codes outside picows's enumeration
             self.close()
             self._close_code = int(code) or NO_STATUS
-        elif not self._is_trusted:
+        elif not self.is_trusted:
             self._count_stranger_frame()
             if kind not in (WSMsgType.PING, WSMsgType.PONG):
                 self.close(POLICY_VIOLATION)
@@ -133,7 +133,7 @@ class PicowsSocket(WSListener):
 
     def accepts(self, nbytes: int) -> bool:
         """Whether bytes just read may be parsed: not after the close, and a limited number before `trust`."""
-        if not self._is_trusted:
+        if not self.is_trusted:
             self._stranger_bytes += nbytes
             if self._stranger_bytes > STRANGER_BYTES:
                 self.close(POLICY_VIOLATION)
@@ -151,7 +151,7 @@ class PicowsSocket(WSListener):
         underlying = self._transport.underlying_transport
         if not underlying.is_closing():
             underlying.pause_reading()
-            if not self._is_trusted:
+            if not self.is_trusted:
                 asyncio.get_running_loop().call_later(ABORT_SECONDS, underlying.abort)
 
     def _stranger_text(self, data: bytes) -> None:
@@ -226,9 +226,15 @@ class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped
             WSProtocol.buffer_updated(self, taken)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.socket.accepts(nbytes):
-            WSProtocol.buffer_updated(self, nbytes)
-            self.socket.parsed()
+        socket = self.socket
+        if socket.is_trusted:  # for each frame of audio: one comparison
+            _parse(self, nbytes)
+        elif socket.accepts(nbytes):
+            _parse(self, nbytes)
+            socket.parsed()
+
+
+_parse: Final = WSProtocol.buffer_updated
 
 
 class _ServerLog(logging.LoggerAdapter[logging.Logger]):
