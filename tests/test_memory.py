@@ -219,6 +219,8 @@ async def test_language_model_writes_the_summary(tmp_path: Path) -> None:
             _, again = await stage.dial()
             assert "Ana will ask whether the chain has come." in again.prompt
             assert f"Ana ({CALLER})" in again.prompt
+            found = await stage.http.post("/v1/query", json={"text": "voice call summary", "limit": 1})
+            assert [result["title"][:18] for result in found.json()["results"]] == ["Voice Call Summary"]
 
 
 async def test_failing_model_is_made_up_for_later(tmp_path: Path) -> None:
