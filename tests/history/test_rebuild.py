@@ -19,7 +19,7 @@ from gateway.history.rebuild import MemoryRebuild, RebuiltCall
 from gateway.history.stores import Stores, open_stores
 from gateway.memory.facts import CallerFact
 from gateway.memory.pinned_topics import TopicNote
-from gateway.session import Speaker, Turn, VoiceSession
+from gateway.session import Speaker, TrustLevel, Turn, VoiceSession
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, SUMMARY, MoodyModel, a_session
 
@@ -137,6 +137,21 @@ async def test_name_of_an_earlier_call_stays_in_the_header(place: Place):
     await place.archive.write(later.uuid, LINES)
     await place.rebuild().apply([call for call in await place.plan() if call.is_changed])
     assert "**Caller:** Ana Ruiz (+12025550143)" in (await place.stores.memory.get(document.id)).content
+
+
+async def test_rebuild_and_undo_keep_the_trust_level(place: Place):
+    place.session = a_session(turns=[], caller="+12025550177", trust=TrustLevel.SUMMARIES)
+    await place.fill()
+    await place.archive.write(place.session.uuid, LINES)
+    planned = [call async for call in place.rebuild().plan("+12025550177")]
+    await place.rebuild().apply(planned)
+    known = await place.memory.facts.known("maya", "+12025550177", 10)
+    assert {fact.trust for fact in known} == {TrustLevel.SUMMARIES} and "Lives in Leeds" in {
+        fact.text for fact in known
+    }
+    await place.rebuild().undo("+12025550177")
+    [fact] = await place.memory.facts.known("maya", "+12025550177", 10)
+    assert (fact.text, fact.trust) == ("Lives in Bath", TrustLevel.SUMMARIES)
 
 
 async def test_reverted_call_is_left_out(place: Place):
