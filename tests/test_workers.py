@@ -147,7 +147,8 @@ class Office:
             [archive] = [text for text in archives if talk.order in text]
             lines = [re.escape(f"CALLER: {text}\n") for text in (talk.order, "And please hurry.")]
             assert re.search("(AGENT: .*\n)?".join(lines), archive)
-            assert await self.documents(talk.caller) == 1
+            # `idle` is what the workers last reported, up to a heartbeat ago.
+            assert await until_it(lambda caller=talk.caller: self.documents(caller)) == 1
 
     async def documents(self, caller: str) -> int:
         question = {"text": "voice call", "tags": ["voice-session", f"caller:{caller}"]}
