@@ -283,7 +283,7 @@ class LocalSession:
         self._tts_queue.say(text, is_last=True)
 
     def _drop_answer(self) -> None:
-        """Cancel the current answer, and remove from the conversation what the caller did not hear of it."""
+        """Cancel the current answer, and remove the unheard part of it from the conversation."""
         if self._answering is not None:
             self._answering.cancel()
         unheard = self._tts_queue.drop()

@@ -223,3 +223,8 @@ def test_relative_of_a_named_person(text):
 )
 def test_names_compared(known, given, match):
     assert compare(PersonName.parse(known), PersonName.parse(given)) is match
+
+
+@pytest.mark.parametrize("text", ["it's broken again", "hi, it's leaking again", "es ist kaputt hier"])
+def test_state_of_a_thing_is_no_name(text):
+    assert introduced_name(text) is None
