@@ -519,7 +519,7 @@ async def routes(
     visible = VisibleDocuments(resources.store, config.retention)
     notes = CallerNotes(visible, services.eraser.erase_caller)
     mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), token)
-    own_store_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
+    own_key = {"store-key": settings.remem_api_key} if settings.remem_api_key and not settings.remem_api_url else {}
 
     async def metrics_text() -> str:
         metrics.sample()
@@ -531,7 +531,7 @@ async def routes(
         *outbound.routes(),
         *softphone.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens),
-        *documents.routes(visible, EntityReader(resources.store, visible), (token, *own_store_key)),
+        *documents.routes(visible, EntityReader(resources.store, visible), {"admin": token, **own_key}),
         *mcp.routes(),
         *sessions.routes(history, token),
         *live.routes(),

@@ -28,8 +28,7 @@ from gateway.memory.visible_documents import (
     namespace_of,
     namespace_tags,
 )
-from gateway.settings import Secret
-from gateway.web.request import Handler, json_endpoint, read_body
+from gateway.web.request import Handler, Keys, json_endpoint, read_body
 
 _MAX_BODY_BYTES: Final = 1_000_000
 _MAX_RESULTS: Final = 100
@@ -45,7 +44,7 @@ _FILTERS: Final = {
 """The metadata behind the filters of Remem's own clients. Any other filter has the name of its field."""
 
 
-def routes(store: VisibleDocuments, entities: EntityReader, keys: Sequence[Secret]) -> list[Route]:
+def routes(store: VisibleDocuments, entities: EntityReader, keys: Keys) -> list[Route]:
     """The routes of the store. Any of `keys` gives access; without keys every request is rejected."""
     documents = _Documents(store, entities)
     handlers: list[tuple[str, str, Handler]] = [

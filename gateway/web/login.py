@@ -5,6 +5,7 @@ The login link's token never stays in the address bar. It is exchanged for a coo
 sites can't use. Actions also need the token of one of our own forms, and an Origin header with our host.
 """
 
+import hashlib
 import logging
 import secrets
 import time
@@ -61,6 +62,10 @@ class LoginSession:
 
     cookie: str
     form_token: str
+
+    @property
+    def actor(self) -> str:
+        return f"login:{hashlib.sha256(self.cookie.encode()).hexdigest()[:8]}"
 
 
 Form = Mapping[str, str]
@@ -176,8 +181,12 @@ class LoginGuard:
     # Requests
 
     def session(self, request: Request) -> LoginSession | None:
+        """The login of this request. Its actor becomes `request.state.actor`."""
         cookie = request.cookies.get(self._cookie_name(request), "")
-        return self._sessions.read(cookie, self._now()) if cookie else None
+        session = self._sessions.read(cookie, self._now()) if cookie else None
+        if session is not None:
+            request.state.actor = session.actor
+        return session
 
     def _require_login(self, request: Request) -> LoginSession:
         if session := self.session(request):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, g
 import orjson
 from pydantic import Field
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -33,7 +34,7 @@ from gateway.session import TrustLevel
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
-from gateway.web.request import is_authorized, unauthorized
+from gateway.web.request import authenticate, unauthorized
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -67,7 +68,9 @@ class McpEndpoint:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_authorized(Headers(scope=scope), [self._admin_token]):
+        actor = authenticate(Headers(scope=scope), {"admin": self._admin_token})
+        Request(scope).state.actor = actor
+        if not actor:
             await unauthorized()(scope, receive, send)
         elif scope["method"] != "POST":
             # GET opens a stream of server messages and DELETE ends a session; there are neither.

@@ -47,7 +47,7 @@ class OutboundEndpoint:
     limits: DialLimits
 
     def routes(self) -> list[Route]:
-        return [Route(PATH, json_endpoint(self._place_call, [self.admin_token]), methods=["POST"])]
+        return [Route(PATH, json_endpoint(self._place_call, {"admin": self.admin_token}), methods=["POST"])]
 
     async def _place_call(self, request: Request) -> Response:
         given = await read_json(request)

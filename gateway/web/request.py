@@ -1,6 +1,6 @@
 """What endpoints read from a request: the public address, credentials, the body. Errors of the JSON API."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -64,12 +64,17 @@ def _first(header: str) -> str:
 # Credentials
 
 
-def is_authorized(headers: Headers, keys: Sequence[Secret]) -> bool:
-    """Whether X-API-Key or the bearer token is one of `keys`. An empty key matches nothing."""
+Keys = Mapping[str, Secret]
+"""Credentials by the name of the actor that has them: `admin`, `store-key`."""
+
+
+def authenticate(headers: Headers, keys: Keys) -> str:
+    """The actor whose key is X-API-Key or the bearer token; empty for none. An empty key matches nothing."""
     offered = (headers.get("X-API-Key", ""), bearer_token(headers))
+    given = [(actor, key.reveal(), text) for actor, key in keys.items() if key.reveal() for text in offered]
     # A list, not a generator: every key is compared, so the time taken reveals nothing.
-    matches = [is_same(text, key.reveal()) for key in keys for text in offered if key.reveal()]
-    return any(matches)
+    actors = [actor for actor, key, text in given if is_same(text, key)]
+    return actors[0] if actors else ""
 
 
 def bearer_token(headers: Headers) -> str:
@@ -84,11 +89,16 @@ def unauthorized(credential: str = "admin token") -> Response:
 # JSON
 
 
-def json_endpoint(handle: Handler, keys: Sequence[Secret], credential: str = "admin token") -> Handler:
-    """A handler that needs one of `keys`. Its HTTPExceptions and store failures become JSON objects with `detail`."""
+def json_endpoint(handle: Handler, keys: Keys, credential: str = "admin token") -> Handler:
+    """
+    A handler that needs one of `keys`. `request.state.actor` is the one that was offered.
+
+    Its HTTPExceptions and store failures become JSON objects with `detail`.
+    """
 
     async def endpoint(request: Request) -> Response:
-        if not is_authorized(request.headers, keys):
+        request.state.actor = authenticate(request.headers, keys)
+        if not request.state.actor:
             return unauthorized(credential)
         try:
             response = await handle(request)

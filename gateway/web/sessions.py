@@ -26,7 +26,7 @@ from gateway.history.call_log import Cursor
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallFilter, CallHistory
 from gateway.settings import Secret
-from gateway.web.request import Handler, is_authorized, json_endpoint, unauthorized
+from gateway.web.request import Handler, authenticate, json_endpoint, unauthorized
 
 MAX_CALLS: Final = 1000
 LIVE_PATH: Final = "/v1/live"
@@ -63,7 +63,8 @@ def routes(history: CallHistory, admin_token: Secret) -> list[Route]:
         "/v1/sessions/{id}": show_call,
         "/v1/latency": show_latency,
     }
-    return [Route(path, json_endpoint(handle, [admin_token]), methods=["GET"]) for path, handle in handlers.items()]
+    keys = {"admin": admin_token}
+    return [Route(path, json_endpoint(handle, keys), methods=["GET"]) for path, handle in handlers.items()]
 
 
 def _call_filter(request: Request) -> CallFilter:
@@ -119,7 +120,7 @@ class LiveEventsEndpoint:
         return [Route(LIVE_PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_allowed = is_authorized(Headers(scope=scope), [self._admin_token])
+        is_allowed = authenticate(Headers(scope=scope), {"admin": self._admin_token})
         await (self.stream if is_allowed else unauthorized())(scope, receive, send)
 
     async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:

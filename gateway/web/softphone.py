@@ -82,7 +82,7 @@ class SoftphoneEndpoint:
 
     def routes(self) -> list[Route]:
         handlers = {PATH: self._post_call, f"{PATH}/links": self._post_link}
-        keys = [self._admin_token]
+        keys = {"admin": self._admin_token}
         return [Route(path, json_endpoint(handle, keys), methods=["POST"]) for path, handle in handlers.items()]
 
     async def place_call(self, request: Request, call: CallRequest) -> dict[str, Any]:

@@ -39,6 +39,12 @@ def test_session_contains_no_secret():
     assert "token" not in session.cookie and session.form_token not in session.cookie
 
 
+def test_session_names_its_actor():
+    first, second = SESSIONS.issue(NOW), SESSIONS.issue(NOW)
+    assert first.actor.startswith("login:") and first.actor != second.actor
+    assert first.actor.removeprefix("login:") not in first.cookie
+
+
 def test_form_token_belongs_to_one_session():
     first, second = SESSIONS.issue(NOW), SESSIONS.issue(NOW)
     assert first.form_token and first.form_token != second.form_token

@@ -32,7 +32,7 @@ def document_routes(store, keys):
 
 
 def client_of(store, *, key=KEY):
-    app = Starlette(routes=document_routes(store, [Secret("admin"), Secret(KEY)]))
+    app = Starlette(routes=document_routes(store, {"admin": Secret("admin"), "store-key": Secret(KEY)}))
     headers = {"X-API-Key": key} if key else {}
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers)
 
@@ -93,7 +93,7 @@ async def test_every_path_asks_for_the_key(store, method, path):
 
 
 async def test_without_keys_nobody_enters(store):
-    app = Starlette(routes=document_routes(store, [Secret("")]))
+    app = Starlette(routes=document_routes(store, {"admin": Secret("")}))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
         response = await client.post("/v1/query", json={"text": "x"}, headers={"X-API-Key": ""})
     assert response.status_code == 401

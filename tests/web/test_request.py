@@ -1,10 +1,12 @@
+import orjson
 import pytest
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from gateway.settings import Secret
-from gateway.web.request import MAX_BODY_BYTES, PublicUrl, is_authorized, read_body
+from gateway.web.request import MAX_BODY_BYTES, PublicUrl, authenticate, json_endpoint, read_body
 
 
 def request(path="/twilio/incoming", query="", *, raw_path=None, chunks=(), **headers):
@@ -100,19 +102,30 @@ def test_socket_follows_the_forwarded_scheme():
 
 
 @pytest.mark.parametrize(
-    "headers, authorized",
+    "headers, actor",
     [
-        ({"X-API-Key": "key"}, True),
-        ({"Authorization": "Bearer key"}, True),
-        ({"Authorization": "bearer  other "}, True),
-        ({"Authorization": "Basic key"}, False),
-        ({"X-API-Key": "wrong"}, False),
-        ({"X-API-Key": ""}, False),
-        ({}, False),
+        ({"X-API-Key": "key"}, "admin"),
+        ({"Authorization": "Bearer key"}, "admin"),
+        ({"Authorization": "bearer  other "}, "store-key"),
+        ({"X-API-Key": "wrong", "Authorization": "Bearer key"}, "admin"),
+        ({"Authorization": "Basic key"}, ""),
+        ({"X-API-Key": "wrong"}, ""),
+        ({"X-API-Key": ""}, ""),
+        ({}, ""),
     ],
 )
-def test_key_in_either_header_gives_access(headers, authorized):
-    assert is_authorized(Headers(headers), [Secret("key"), Secret("other"), Secret("")]) is authorized
+def test_key_in_either_header_names_the_actor(headers, actor):
+    keys = {"admin": Secret("key"), "store-key": Secret("other"), "unset": Secret("")}
+    assert authenticate(Headers(headers), keys) == actor
+
+
+async def test_handler_finds_the_actor_in_the_request():
+    async def show(asked: Request) -> Response:
+        return JSONResponse({"actor": asked.state.actor})
+
+    endpoint = json_endpoint(show, {"admin": Secret("key")})
+    assert orjson.loads((await endpoint(request(x_api_key="key"))).body) == {"actor": "admin"}
+    assert (await endpoint(request())).status_code == 401
 
 
 # Bodies
