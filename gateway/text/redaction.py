@@ -3,16 +3,18 @@ Redacts secrets in a transcript: card numbers, IBANs, passwords, PINs, one-time 
 
 A transcript has numbers as the caller spoke them, so a number here is a run of digits, spoken digits, or both, across
 pauses and turns, in English, German, Spanish or French. Telephone and order numbers, dates, times and amounts stay. The
-rules are the tables at the top.
+words of each language are in `redaction.toml`.
 
 Our own code: presidio-analyzer 2.2.366 finds no number that is spoken digit by digit, which is how callers give them.
 """
 
 import itertools
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Final
 
 from gateway.text.plain_text import SpokenLine, unaccented
@@ -30,52 +32,41 @@ SOCIAL_SECURITY: Final = "[social security number removed]"
 _TURN: Final = "\x1e"
 _SPACE: Final = r"[^\S\x1e]"
 
-_DIGITS: dict[str, str] = {
-    **dict(zip("zero one two three four five six seven eight nine".split(), "0123456789", strict=True)),
-    **{"oh": "0", "o": "0", "nought": "0", "niner": "9"},
-    **dict(zip("null eins zwei drei vier fünf sechs sieben acht neun".split(), "0123456789", strict=True)),
-    **{"zwo": "2", "fuenf": "5", "ein": "1", "eine": "1"},
-    **dict(zip("cero uno dos tres cuatro cinco seis siete ocho nueve".split(), "0123456789", strict=True)),
-    **dict(zip("zéro un deux trois quatre cinq six sept huit neuf".split(), "0123456789", strict=True)),
-    **{"une": "1"},
-}
-_TEENS: dict[str, str] = {
-    word: str(10 + n)
-    for words in (
-        "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen",
-        "zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn",
-        "diez once doce trece catorce quince dieciséis diecisiete dieciocho diecinueve veinte veintiuno veintidós "
-        "veintitrés veinticuatro veinticinco veintiséis veintisiete veintiocho veintinueve",
-        "dix onze douze treize quatorze quinze seize dix-sept dix-huit dix-neuf",
-    )
-    for n, word in enumerate(words.split())
-}
-_GERMAN_ONES: Final = "ein zwei drei vier fünf sechs sieben acht neun".split()
-_GERMAN_TENS: Final = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-_TEENS |= {
-    f"{one}und{ten}": f"{t + 2}{o + 1}" for t, ten in enumerate(_GERMAN_TENS) for o, one in enumerate(_GERMAN_ONES)
-}
-# French counts on from 60 and 80.
-_FRENCH_ONES: Final = "un deux trois quatre cinq six sept huit neuf".split()
-_TEENS |= {f"quatre-vingt-{one}": f"8{o + 1}" for o, one in enumerate(_FRENCH_ONES)}
-_TEENS |= {"quatre-vingts": "80", "quatre-vingt": "80", "soixante et onze": "71"}
-_TEENS |= {
-    f"{ten}-{word}": f"{digit}{o}"
-    for ten, digit in (("soixante", 7), ("quatre-vingt", 9))
-    for o, word in enumerate("dix onze douze treize quatorze quinze seize dix-sept dix-huit dix-neuf".split())
-}
-TENS: dict[str, str] = {
-    word: str(2 + n) for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
-}
-TENS |= {ten: str(2 + n) for n, ten in enumerate(_GERMAN_TENS)}
-TENS |= {ten: str(3 + n) for n, ten in enumerate("treinta cuarenta cincuenta sesenta setenta ochenta noventa".split())}
-TENS |= {ten: str(2 + n) for n, ten in enumerate("vingt trente quarante cinquante soixante".split())}
-REPEATS: Final = {
-    **{"double": 2, "triple": 3, "treble": 3, "doppel": 2, "doppelte": 2, "doppelt": 2, "dreifach": 3, "doble": 2},
-    **{"zwei mal die": 2, "zweimal die": 2, "drei mal die": 3, "dreimal die": 3, "zweimal": 2, "dreimal": 3},
-    **{"dos veces el": 2, "tres veces el": 3, "deux fois le": 2, "trois fois le": 3},
-}
+_CUE_REACH: Final = 80
+# Read and compiled on import, so that no turn of a call waits for it.
+_TABLES: Final = tomllib.loads((resources.files("gateway.text") / "redaction.toml").read_text(encoding="utf-8"))
 
+
+def _any_of(*tables: str) -> str:
+    """A pattern for the phrases of these tables in all languages."""
+    phrases = (phrase for table in tables for of_language in _TABLES[table].values() for phrase in of_language)
+    return f"(?:{'|'.join(phrases)})".replace("\n", "")
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+# Numbers in words
+
+_DIGITS: dict[str, str] = {}
+_TEENS: dict[str, str] = {}
+TENS: dict[str, str] = {}
+REPEATS: dict[str, int] = {}
+for _table in _TABLES["numbers"].values():
+    _DIGITS |= {word: str(digit) for digit, word in enumerate(_table["digits"].split())}
+    _DIGITS |= {word: str(digit) for word, digit in _table["other"].items()}
+    _TEENS |= {word: str(number) for number, word in enumerate(_table["from_ten"].split(), 10)}
+    TENS |= {word: str(tens) for word, tens in _table["tens"].items()}
+    REPEATS |= _table["repeats"]
+_GERMAN, _FRENCH = _TABLES["numbers"]["de"], _TABLES["numbers"]["fr"]
+for _ten, _tens in _GERMAN["tens"].items():
+    _TEENS |= {f"{one}und{_ten}": f"{_tens}{digit}" for digit, one in enumerate(_GERMAN["ones"].split(), 1)}
+# French counts on from 60 and 80.
+_TEENS |= {f"quatre-vingt-{one}": f"8{digit}" for digit, one in enumerate(_FRENCH["digits"].split()) if digit}
+_TEENS |= {"quatre-vingts": "80", "quatre-vingt": "80", "soixante et onze": "71"}
+for _ten, _tens in (("soixante", 7), ("quatre-vingt", 9)):
+    _TEENS |= {f"{_ten}-{word}": f"{_tens}{digit}" for digit, word in enumerate(_FRENCH["from_ten"].split())}
 
 _SPELLINGS: Final = {"é": "é e", "ó": "ó o", "ü": "ü ue u", "ö": "ö oe o", "ß": "ß ss"}
 
@@ -95,8 +86,8 @@ def _spelling(word: str) -> str:
 # Words that mean something else too; they continue a number and do not begin one.
 _INSIDE_ONLY: Final = frozenset({"ein", "eine", "un", "une", "uno", "once", "seize", "elf"})
 _ALL_WORDS: Final = {**_DIGITS, **_TEENS, **TENS, **REPEATS}
-_WORDS: Final = _word_pattern(_ALL_WORDS)
-_FIRST_WORDS: Final = _word_pattern(word for word in _ALL_WORDS if word not in _INSIDE_ONLY)
+_FIRST: Final = rf"(?:[0-9]+\b|(?:{_word_pattern(word for word in _ALL_WORDS if word not in _INSIDE_ONLY)})\b)"
+_NEXT: Final = rf"(?:[0-9]+\b|(?:{_word_pattern(_ALL_WORDS)})\b)"
 # The first words of these, in every spelling. To a pattern that ignores case, the letters of `_UNDOTTED` are an i.
 _NUMBER_STARTS: Final = frozenset(
     "".join(letters)
@@ -108,22 +99,13 @@ _DIGIT: Final = re.compile(r"\d")
 _DIGITS |= {_spelling(word): value for word, value in _DIGITS.items()}
 _TEENS |= {_spelling(word): value for word, value in _TEENS.items()}
 TENS |= {_spelling(word): value for word, value in TENS.items()}
-_NUMBER: Final = re.compile(rf"[0-9]+|(?:{_WORDS})\b", re.IGNORECASE)
-_GAP: Final = r"[\s,.\-–—]+(?:(?:uh|um|er|erm|ah|dash|hyphen|space)\b[\s,.\-–—]+)*"
-_RUN: Final = re.compile(
-    rf"(?<![\w+])(?:[0-9]+\b|(?:{_FIRST_WORDS})\b)(?:{_GAP}(?:[0-9]+\b|(?:{_WORDS})\b))*", re.IGNORECASE
-)
-# Between the parts of a secret also other fillers and corrections, in four languages.
-_WIDE_GAP: Final = (
-    r"[\s,.…/\-–—]+(?:(?:uh|um|er|erm|ah|eh|hm+|dash|hyphen|space|and|then|no|wait|sorry|i mean"
-    r"|let me see|äh|ähm|öh|und|dann|nein"
-    r"|moment|strich|entschuldigung|este|pues|y|luego|perdón|perdon|espere|guion|euh|et|puis|non"
-    r"|pardon|attendez|tiret)\b"
-    r"[\s,.…/\-–—]+)*"
-)
-_SECRET_RUN: Final = re.compile(
-    rf"(?<![\w+])(?:[0-9]+\b|(?:{_FIRST_WORDS})\b)(?:{_WIDE_GAP}(?:[0-9]+\b|(?:{_WORDS})\b))*", re.IGNORECASE
-)
+_NUMBER: Final = _compiled(rf"[0-9]+|(?:{_word_pattern(_ALL_WORDS)})\b")
+_GAP: Final = rf"[\s,.\-–—]+(?:{_any_of('number_fillers')}\b[\s,.\-–—]+)*"
+_RUN: Final = _compiled(rf"(?<![\w+]){_FIRST}(?:{_GAP}{_NEXT})*")
+_WIDE_GAP: Final = rf"[\s,.…/\-–—]+(?:{_any_of('number_fillers', 'secret_fillers')}\b[\s,.…/\-–—]+)*"
+_SECRET_RUN: Final = _compiled(rf"(?<![\w+]){_FIRST}(?:{_WIDE_GAP}{_NEXT})*")
+
+# Numbers that are secrets by their form
 
 _CARD_NETWORKS: Final = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
@@ -134,93 +116,45 @@ _CARD_NETWORKS: Final = re.compile(
     r"|6(?:011|4[4-9]\d|5\d\d|2\d\d)\d{12,15}"  # Discover, UnionPay
     r"|(?:5[06-8]|6\d)\d{11,17}"  # Maestro
 )
-_CUE_REACH: Final = 80
-# `(?<!\[)`: our own markers are no cues.
-_CARD_CUE: Final = re.compile(
-    r"(?<!\[)\b(?:card|visa|master ?card|amex|american express|discover|debit|\w*karte\w*|tarjeta|carte)\b",
-    re.IGNORECASE,
-)
-_IBAN: Final = re.compile(r"\b[A-Z]{2}[ -]?\d\d(?:[ -]?[A-Z0-9]){11,30}\b", re.IGNORECASE)
+_IBAN: Final = _compiled(r"\b[A-Z]{2}[ -]?\d\d(?:[ -]?[A-Z0-9]){11,30}\b")
 _COUNTRY: Final = re.compile(r"(?<!\w)[A-Za-z][ .]{0,2}[A-Za-z][ .,]*$")
-_SOCIAL_CUE: Final = re.compile(r"(?<!\[)\b(?:social(?: security)?(?: number)?|ssn)\b", re.IGNORECASE)
 _SOCIAL_NUMBER: Final = re.compile(r"(?!000|666|9)\d{3}(?!00)\d\d(?!0000)\d{4}")
 
-_LINK: Final = (
-    r"(?:[\s:=,]+(?:is|was|it's|its|it|number|code|for|on|the|back|of|my|this|that|card|account|uh"
-    r"|um|ist|lautet|die|der"
-    r"|das|äh|ähm|von|für|es|son|el|la|de|del|mi|eh|est|c'est|le|du|ma|mon|euh|says|reads)\b)*[\s:=,]*$"
-)
-_PIN_NAME: Final = (
-    r"(?:pin(?:[ -]?code| number|-nummer|[ -]?nummer)?|passcode|pass code|access code|(?:alarm|door"
-    r"|gate|entry|safe) code"
-    r"|geheimzahl|(?:tür|alarm|zugangs|tor)-?code|(?:código|codigo) (?:pin|secreto|de acceso|de la alarma|de la puerta)"
-    r"|clave secreta|code (?:pin|secret|confidentiel|d'accès|de l'alarme|de la porte)|digicode)"
-)
-_ONE_TIME_NAME: Final = (
-    r"(?:(?:one[- ]time|verification|confirmation|sms|log ?in|authentication|six[- ]digit"
-    r"|activation) (?:code|password|number)"
-    r"|(?:sms|bestätigungs|verifizierungs|einmal|freischalt|aktivierungs)-?(?:code|passwort)|m?tan"
-    r"|(?:código|codigo) (?:de (?:verificación|verificacion|confirmación|confirmacion|activación"
-    r"|activacion|un solo uso)|sms)"
-    r"|code (?:de (?:vérification|confirmation|validation)|d'activation|à usage unique|sms|reçu par sms)"
-    r"|(?:code|código|codigo)(?: \w+){0,4} (?:sent|texted|sms|geschickt|bekommen|llegado|enviado"
-    r"|mandado|reçu|envoyé|recevoir)"
-    r"(?: (?:you|me|him|her|us|just now|by text|by sms|per sms|por sms|par sms|aus der sms|haben|habe))*)"
-)
-_CVV_NAME: Final = (
-    r"(?:cvv2?|cvc2?|cv2|c\.? ?v\.? ?v\.?|security code|card verification (?:code|number)"
-    r"|(?:karten)?prüf(?:nummer|ziffer)|sicherheitscode|código de seguridad|codigo de seguridad|code de sécurité"
-    r"|cryptogramme)"
-)
-_PASSWORD_NAME: Final = (
-    r"(?:pass ?words?|pass ?phrase|passcode|passwort|kennwort|losungswort|contraseña|contrasena|palabra secreta|clave"
-    r"|mot de passe)"
-)
-# A fast check; without a match nearby the slower patterns are not tried.
-_NAMES_SECRET: Final = re.compile(
-    r"pin|pass|code|c.{0,2}v|verification|wort|geheim|tan\b|prüf|c[oó]digo|contrase|clave|crypto", re.IGNORECASE
-)
-# Words directly before and directly after a number that is a secret.
-_BEFORE_SECRET: Final = (
-    (re.compile(rf"(?<!\[)\b{_CVV_NAME}{_LINK}", re.IGNORECASE), SECURITY_CODE),
-    (re.compile(rf"(?<!\[)\b{_PIN_NAME}{_LINK}", re.IGNORECASE), PIN),
-    (re.compile(rf"(?<!\[)\b{_ONE_TIME_NAME}{_LINK}", re.IGNORECASE), CODE),
-    (re.compile(rf"(?<!\[)\b{_PASSWORD_NAME}{_LINK}", re.IGNORECASE), PASSWORD),
+# Words around secrets. `(?<!\[)`: our own markers are no cues.
+
+_CARD_CUE: Final = _compiled(rf"(?<!\[)\b{_any_of('card')}\b")
+_SOCIAL_CUE: Final = _compiled(rf"(?<!\[)\b{_any_of('social_security')}\b")
+_NAMES_SECRET: Final = _compiled(_any_of("names_secret"))
+_LINK: Final = rf"(?:[\s:=,]+{_any_of('link')}\b)*[\s:=,]*$"
+_CVV_NAME, _PIN_NAME, _PASSWORD_NAME = _any_of("security_code"), _any_of("pin"), _any_of("password")
+_BEFORE_SECRET: Final = tuple(
+    (_compiled(rf"(?<!\[)\b{name}{_LINK}"), marker)
+    for name, marker in (
+        (_CVV_NAME, SECURITY_CODE),
+        (_PIN_NAME, PIN),
+        (_any_of("one_time_code"), CODE),
+        (_PASSWORD_NAME, PASSWORD),
+    )
 )
 _AFTER_SECRET: Final = (
-    (re.compile(rf"[\s,]+(?:is|was) (?:my|the|our) {_CVV_NAME}\b", re.IGNORECASE), SECURITY_CODE),
-    (
-        re.compile(
-            rf"[\s,]+(?:is|was|ist|es|est) (?:my|the|our|mein|meine|die|mi|mon|le) {_PIN_NAME}\b", re.IGNORECASE
-        ),
-        PIN,
-    ),
+    (_compiled(rf"[\s,]+(?:is|was) (?:my|the|our) {_CVV_NAME}\b"), SECURITY_CODE),
+    (_compiled(rf"[\s,]+(?:is|was|ist|es|est) (?:my|the|our|mein|meine|die|mi|mon|le) {_PIN_NAME}\b"), PIN),
 )
-
-_NOT_A_PASSWORD: Final = (
-    "abgelaufen demasiado die erronea expiré falsch faux geändert gesperrt incorrecta incorrect la "
-    "le leider mala mauvais "
-    "muy nicht no noch nueva obligatoire oublié pas perdu que trop vergessen weg zu "
-    "a about again all already also always an and any at automatically because been being blocked broken but case "
-    "changed changing compromised correct different easy empty expired expiring fine for forgotten from going "
-    "gone good hacked hard how i if in incorrect invalid is it just kept known locked long lost missing my needed "
-    "never new no not okay ok old on or out please private protected rejected required reset right safe secret "
-    "secure sent short so something stored still that the there this to too unknown very weak what where which "
-    "why working wrong yes you "
-).split()
-_GUARD: Final = rf"(?!(?:{'|'.join(_NOT_A_PASSWORD)})\b)"
-_NEXT_THOUGHT: Final = (
-    r"(?!(?:and|because|but|can|could|for|i|i'm|if|is|it|my|or|please|so|that|the|then|this|we|when|you)\b)"
+# A turn after which the next one contains the secret: "What is your PIN?", "My password is".
+_ASKS: Final = tuple(
+    (_compiled(rf"(?<!\[)\b(?:{_any_of('asking')}\b[^.?!\[\]]{{0,40}}\b{name}\b|{name}\s+(?:is|was)\W*$)"), marker)
+    for name, marker in (
+        (_CVV_NAME, SECURITY_CODE),
+        (_PIN_NAME, PIN),
+        (_PASSWORD_NAME, PASSWORD),
+        (_any_of("one_time_code", "plain_code"), CODE),
+    )
 )
+_GUARD: Final = rf"(?!{_any_of('not_a_password')}\b)"
 _WORD: Final = r"[^\s\[\]]*[^\s\[\].,;!?\"”]"
-_ASKING: Final = (
-    r"(?:what|what's|tell|give|say|read|provide|enter|share|have|confirm|verify|wie|was|welche|nennen|sagen"
-    r"|geben|lautet|cuál|cual|qué|dígame|digame|dime|diga|deme|quel|quelle|donnez|donner|dites|avez|auriez|tiene|puede)"
-)
-_NO_ANSWER: Final = (
-    r"(?!(?:can|can't|could|did|do|don't|forgot|hello|hold|it's|let|moment|none|nope|one|sorry|sure"
-    r"|thank|thanks|that's|uh"
-    r"|um|wait|yeah)\b)"
+_SHORT_ANSWER: Final = _compiled(
+    rf"\s*(?:(?:yes|yeah|sure|okay|ok|uh|um|so|it's|it is|that's|that is|is)\b[\s,.]*)*{_GUARD}"
+    rf"(?!{_any_of('no_answer')}\b)(?P<secret>{_WORD}(?:\s{_WORD}){{0,3}})[\s.,!]*"
 )
 
 
@@ -230,87 +164,32 @@ class _RedactionRule:
 
     marker: str
     pattern: re.Pattern[str]
-    signs: tuple[str, ...] = ()
+    signs: tuple[str, ...]
 
 
 _RULES: Final = (
-    _RedactionRule(KEY, re.compile(r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY-----[^\[\]\x1e]*)"), ("private key",)),
-    _RedactionRule(KEY, re.compile(r"\b(?P<secret>eyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?)"), ("eyj",)),
-    _RedactionRule(KEY, re.compile(rf"\bbearer{_SPACE}+(?P<secret>[\w.~+/-]{{16,}}=*)", re.IGNORECASE), ("bearer",)),
-    _RedactionRule(
-        KEY,
-        re.compile(r"\b(?P<secret>(?:sk|pk|rk)[-_](?:ant-|proj-|live_|test_)?[\w-]{16,})"),
-        ("sk-", "sk_", "pk-", "pk_", "rk-", "rk_"),
-    ),
-    _RedactionRule(KEY, re.compile(r"\b(?P<secret>(?:AKIA|ASIA)[0-9A-Z]{16})\b"), ("akia", "asia")),
-    _RedactionRule(
-        KEY,
-        re.compile(r"\b(?P<secret>(?:gh[pousr]_|github_pat_|glpat-|xai-|xox[abprs]-)[\w-]{10,})"),
-        ("gh", "glpat-", "xai-", "xox"),
-    ),
-    _RedactionRule(KEY, re.compile(r"\b(?P<secret>AIza[\w-]{35})"), ("aiza",)),
-    _RedactionRule(KEY, re.compile(r"(?<![\w-])(?P<secret>(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{32,})\b", re.IGNORECASE)),
-    _RedactionRule(
-        KEY,
-        re.compile(
-            r"(?<![\w+/-])(?P<secret>(?=[^\s\d]*\d)(?=[^\sA-Z]*[A-Z])(?=[^\sa-z]*[a-z])[\w+/]{32,}={0,2})(?![\w+/-])",
-            re.ASCII,
-        ),
-    ),
-    _RedactionRule(
-        KEY,
-        re.compile(
-            rf"\b(?:api|secret|access|auth|license){_SPACE}+(?:key|token){_SPACE}*(?:is|was|=|:){_SPACE}*"
-            r"(?P<secret>(?=[^\s\d]*\d)[^\s\[\]]{5,}[^\s\[\].,;!?])",
-            re.IGNORECASE,
-        ),
-        ("key", "token"),
+    *(
+        _RedactionRule(KEY, re.compile(key["pattern"].replace("\n", "")), tuple(key["signs"]))
+        for key in _TABLES["keys"]
     ),
     _RedactionRule(
         PASSWORD,
-        re.compile(
+        _compiled(
             rf"(?<!\[)\b{_PASSWORD_NAME}(?: (?:for|to|on|of) [\w' ]{{1,30}}?)?"
             rf"(?:,?{_SPACE}+(?:is|was|ist|lautet|war|es|est|c['’]est)\b[:,]?{_SPACE}+|{_SPACE}*[:=]{_SPACE}*)"
             rf"(?:(?:uh|um|er),?{_SPACE}+)?[\"'“‘]?{_GUARD}"
-            rf"(?P<secret>{_WORD}(?: {_NEXT_THOUGHT}{_WORD}){{0,9}})",
-            re.IGNORECASE,
+            rf"(?P<secret>{_WORD}(?: (?!{_any_of('next_thought')}\b){_WORD}){{0,9}})"
         ),
         ("pass", "wort", "contrase", "secreta", "clave"),
     ),
     _RedactionRule(
         PASSWORD,
-        re.compile(
+        _compiled(
             rf"(?<![^\s\"'“‘]){_GUARD}(?!it's\b|here\b|that's\b)"
-            rf"(?P<secret>{_WORD}) is (?:my|the|our) {_PASSWORD_NAME}\b",
-            re.IGNORECASE,
+            rf"(?P<secret>{_WORD}) is (?:my|the|our) {_PASSWORD_NAME}\b"
         ),
         ("pass",),
     ),
-)
-
-# "What is the code?", but not an order code or a post code.
-_PLAIN_CODE: Final = (
-    r"(?:the|your|that|this|der|den|dieser|ihr|el|su|tu|ese|le|votre|ton|ce) (?:code|código|codigo)\b"
-    r"(?! (?:postal|promo\w*|de (?:réduction|réservation|reserva|descuento|pedido|commande)|for the (?:order|booking)))"
-)
-
-# A turn after which the next one contains the secret: "What is your PIN?", "My password is".
-_ASKS: Final = tuple(
-    (
-        re.compile(rf"(?<!\[)\b(?:{_ASKING}\b[^.?!\[\]]{{0,40}}\b{name}\b|{name}\s+(?:is|was)\W*$)", re.IGNORECASE),
-        marker,
-    )
-    for name, marker in (
-        (_CVV_NAME, SECURITY_CODE),
-        (_PIN_NAME, PIN),
-        (_PASSWORD_NAME, PASSWORD),
-        (rf"(?:{_ONE_TIME_NAME}|{_PLAIN_CODE})", CODE),
-    )
-)
-_SHORT_ANSWER: Final = re.compile(
-    rf"\s*(?:(?:yes|yeah|sure|okay|ok|uh|um|so|it's|it is|that's|that is|is)\b[\s,.]*)*{_GUARD}{_NO_ANSWER}"
-    rf"(?P<secret>{_WORD}(?:\s{_WORD}){{0,3}})[\s.,!]*",
-    re.IGNORECASE,
 )
 
 
