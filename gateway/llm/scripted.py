@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Final
 
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, Message, TextDelta, ToolCallDelta
+from gateway.text.languages import cue, load_cues, word_list
 from gateway.text.redaction import spoken_numbers
 
 END_CALL: Final = "end_call"
@@ -22,48 +23,9 @@ _MOST_QUOTES: Final = 2
 _QUOTE_CHARACTERS: Final = 160
 
 
-def _any_of(*phrases: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(phrases)})\b", re.IGNORECASE)
-
-
-_GOODBYE: Final = _any_of("good ?bye", "bye", "that(?:'s| is| will be) (?:all|it|everything)", "hang up", "see you")
-_THANKS: Final = _any_of("thanks", "thank you")
-_YES: Final = re.compile(r"^(?:yes|yeah|yep|right|correct|exactly|that's right)\b", re.IGNORECASE)
-_NO: Final = re.compile(r"^(?:no|nope|wrong|that's wrong|not quite)\b", re.IGNORECASE)
-_WHO: Final = _any_of("who are you", "what are you", "are you (?:a|an|real|human)", "(?:a|the) (?:robot|bot|machine)")
-_THIS_CALL: Final = _any_of(
-    "(?:did|have|were) (?:we|i) (?:just|been|now)",
-    r"we(?: have|'ve)? just (?:talk|spoke|discuss|said)\w*",
-    "so far|in this call|just now|a (?:moment|minute) ago",
-)
-_LAST_TIME: Final = _any_of(
-    "what did (?:we|i) (?:talk|speak|say|tell|discuss|call)",
-    "(?:do|did) you remember",
-    "last (?:time|call|conversation)",
-    "what do you (?:know|remember|have)",
-    "remember me",
-    "my notes",
-)
-_QUESTION: Final = re.compile(
-    r"\?\s*$|^(?:and |so |well,? |but |please,? )*(?:when|what|where|who|whose|which|why|how|is|are|was|were|do|does"
-    r"|did|can|could|will|would|have|has|had|tell me)\b",
-    re.IGNORECASE,
-)
-_TIME_QUESTION: Final = re.compile(r"\b(?:when|what (?:time|day|date)|which day)\b", re.IGNORECASE)
-_TIME: Final = _any_of(
-    "(?:mon|tues|wednes|thurs|fri|satur|sun)day",
-    "tomorrow|today|tonight|noon|midnight|morning|afternoon|evening|o'clock|half[- ]past|quarter",
-    "january|february|march|april|may|june|july|august|september|october|november|december",
-    r"\d{1,2}(?::\d\d)?",
-)
 _FEWEST_DIGITS: Final = 3
 _READ_BACK: Final = "Is that right?"
 
-_COMMON: Final = frozenset(
-    "a about again am an and any are at be been can could did do does for from had has have how i if in is it it's its "
-    "just know me my need of on or our please remember said say so some tell that the their them then there they this "
-    "time to told up us was we were what when where which who will with would you your supposed".split()
-)
 _SPEAKER: Final = re.compile(r"\b(Caller|Agent): ")
 _EDGES: Final = " ;-…"
 _HEADINGS: Final = re.compile(
@@ -92,7 +54,8 @@ class ScriptedUpstream:
         yield TextDelta(" ".join(script.sentences()))
         yield Finished("stop")
 
-    async def warm(self) -> None: ...
+    async def warm(self) -> None:
+        load_cues("scripted")
 
     async def close(self) -> None: ...
 
@@ -114,7 +77,7 @@ class _Script:
         )
         names = (fact.removeprefix("Is called ") for fact in self._facts if fact.startswith("Is called "))
         self._name = next((f", {name}" for name in names), "")
-        self.is_goodbye = bool(_GOODBYE.search(self._last_words))
+        self.is_goodbye = _means("goodbye", self._last_words)
         self.has_ended = messages[-1]["role"] == "tool"
 
     def sentences(self) -> Iterator[str]:
@@ -123,21 +86,21 @@ class _Script:
             yield from self._opening()
         elif self.has_ended or self.is_goodbye:
             yield f"Thank you for calling{self._name}. Goodbye."
-        elif _READ_BACK in self._last_answer and _YES.search(said):
+        elif _READ_BACK in self._last_answer and _means("yes", said):
             yield "Good, that's in my notes. Anything else?"
-        elif _READ_BACK in self._last_answer and _NO.search(said) and not _numbers(said):
+        elif _READ_BACK in self._last_answer and _means("no", said) and not _numbers(said):
             yield "I'm sorry. Please say it once more, slowly."
-        elif _QUESTION.search(said) and _THIS_CALL.search(said):
+        elif _means("question", said) and _means("this_call", said):
             yield self._this_call()
-        elif _LAST_TIME.search(said):
+        elif _means("last_time", said):
             yield self._last_time()
-        elif _WHO.search(said):
+        elif _means("who", said):
             yield f"{WHAT_I_AM} {WHAT_I_DO}"
-        elif _QUESTION.search(said):
+        elif _means("question", said):
             yield self._from_memory()
         elif numbers := _numbers(said):
             yield f"I heard {' and '.join(numbers)}. {_READ_BACK}"
-        elif _THANKS.search(said) and len(said.split()) < 5:
+        elif _means("thanks", said) and len(said.split()) < 5:
             yield "You're welcome. Anything else?"
         else:
             yield _NOTED[len(self._said) % len(_NOTED)]
@@ -156,7 +119,7 @@ class _Script:
 
     def _this_call(self) -> str:
         said = [sentence for text in self._said[:-1] for sentence in _sentences(text)]
-        stated = [sentence for sentence in said if len(sentence.split()) > 2 and not _QUESTION.search(sentence)]
+        stated = [sentence for sentence in said if len(sentence.split()) > 2 and not _means("question", sentence)]
         return f"You said: {_joined(stated, 3)}" if stated else "Nothing yet. Go ahead."
 
     def _last_time(self) -> str:
@@ -173,11 +136,11 @@ class _Script:
 
     def _from_memory(self) -> str:
         """The notes that share most words with the question, else memory found by meaning."""
-        asked, wants_time = _words(self._last_words), bool(_TIME_QUESTION.search(self._last_words))
+        asked, wants_time = _words(self._last_words), _means("time_question", self._last_words)
 
         def fit(note: str) -> float:
             common = len(asked & _words(note))
-            return common + (0.5 if wants_time and common and _TIME.search(note) else 0.0)
+            return common + (0.5 if wants_time and common and _means("time", note) else 0.0)
 
         earlier = [sentence for said in self._said[:-1] for sentence in _sentences(said)]
         found = [quote for line in self._found for quote in _quotes(_TITLE.sub("", line))]
@@ -198,6 +161,10 @@ def _numbers(said: str) -> list[str]:
 
 
 # Texts
+
+
+def _means(cue_name: str, text: str) -> bool:
+    return cue("scripted", cue_name).search(text) is not None
 
 
 def _text(message: Message) -> str:
@@ -225,7 +192,8 @@ def _joined(quotes: Sequence[str], most: int = _MOST_QUOTES) -> str:
 
 def _words(text: str) -> frozenset[str]:
     """The content words of a sentence, without common endings."""
-    words = (word for word in re.findall(r"[a-z0-9']+", text.lower()) if word not in _COMMON)
+    common = word_list("scripted", "common")
+    words = (word for word in re.findall(r"[a-z0-9']+", text.lower()) if word not in common)
     return frozenset(re.sub(r"(?:'s|s|ed|ing)$", "", word) if len(word) > 4 else word for word in words)
 
 

@@ -22,7 +22,7 @@ from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import TrustLevel, VoiceSession
-from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.languages import LANGUAGES, language_table
 from gateway.text.plain_text import unaccented
 
 SOURCE: Final = "caller-fact"
@@ -306,7 +306,7 @@ class _Vocabulary:
     """The words of all languages."""
 
     def __init__(self) -> None:
-        tables: list[dict[str, Any]] = [(load_language(language) or {})["claims"] for language in LANGUAGES]
+        tables: list[dict[str, Any]] = [language_table(language, "claims") for language in LANGUAGES]
 
         def words(name: str) -> Iterator[str]:
             return (word for table in tables for word in table[name].split())

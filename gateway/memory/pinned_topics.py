@@ -13,7 +13,8 @@ from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import NewDocument, time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.session import TrustLevel, VoiceSession
-from gateway.text.languages import load_language
+from gateway.text.languages import language_table
+from gateway.text.plain_text import singular
 
 SOURCE: Final = "pinned-topic"
 CALLS_TO_PIN: Final = 2
@@ -108,7 +109,7 @@ class PinnedTopic:
 @lru_cache(maxsize=1)
 def _topic_words() -> tuple[frozenset[str], dict[str, str]]:
     """Words without meaning, and the kind of matter that a word stands for. English."""
-    words = (load_language("en") or {})["topics"]
+    words = language_table("en", "topics")
     kinds = {word: line.split()[0] for line in words["kinds"].strip().splitlines() for word in line.split()}
     return frozenset(words["fillers"].split()), kinds
 
@@ -127,7 +128,7 @@ class TopicName:
     @cached_property
     def words(self) -> frozenset[str]:
         fillers, kinds = _topic_words()
-        found = map(_singular, re.findall(r"[^\W_]+", self.text.casefold()))
+        found = map(singular, re.findall(r"[^\W_]+", self.text.casefold()))
         return frozenset(kinds.get(word, word) for word in found if word not in fillers)
 
     @cached_property
@@ -158,12 +159,6 @@ class TopicName:
         import numpy as np  # slow to import, and not needed without vectors
 
         return float(np.frombuffer(self.meaning, "<f4") @ np.frombuffer(other.meaning, "<f4"))
-
-
-def _singular(word: str) -> str:
-    if len(word) < 4 or not word.endswith("s") or word.endswith("ss"):
-        return word
-    return word[:-3] + "y" if word.endswith("ies") else word[:-1]
 
 
 # The projection of the log

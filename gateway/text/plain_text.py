@@ -39,3 +39,10 @@ def trimmed(text: str, max_characters: int) -> str:
         return text
     cut = text[: max_characters - 1]
     return cut[: cut.rfind(" ") if " " in cut[max_characters // 2 :] else None].rstrip(" ,;:") + "…"
+
+
+def singular(word: str) -> str:
+    """An English noun in lower case without its plural ending."""
+    if len(word) < 4 or not word.endswith("s") or word.endswith("ss"):
+        return word
+    return word[:-3] + "y" if word.endswith("ies") else word[:-1]

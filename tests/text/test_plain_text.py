@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.plain_text import plain, trimmed, unaccented
+from gateway.text.plain_text import plain, singular, trimmed, unaccented
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,10 @@ def test_trimmed_text_fits(text, limit):
 )
 def test_accents_are_removed(raw, plain_form):
     assert unaccented(raw) == plain_form
+
+
+@pytest.mark.parametrize(
+    ("word", "one"), [("sales", "sale"), ("parties", "party"), ("address", "address"), ("bus", "bus"), ("trip", "trip")]
+)
+def test_plural_ending_is_removed(word, one):
+    assert singular(word) == one

@@ -14,7 +14,7 @@ from typing import Any, Final
 from gateway.finalization.summary.facts import MAX_FACT_CHARACTERS, keep_facts
 from gateway.finalization.summary.spoken_values import spoken_language
 from gateway.memory.facts import CallerFact, FactType
-from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.languages import LANGUAGES, language_table, load_cues
 from gateway.text.plain_text import SpokenLine
 
 _CODE: Final = r"(?=[\w-]*\d)[a-z\d][a-z\d-]{2,}(?: (?=[\w-]*\d)[a-z\d-]+)*|\d+(?: \d+)+"
@@ -24,7 +24,6 @@ _WORDS: Final = r"[^.;:!?]{1,140}?"
 _QUOTES: Final = re.compile(r"[\"“”„«»]")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
 _CLAUSE_END: Final = re.compile(r"[,;:]")
-_IS_CALLED: Final = re.compile(r"(?:(?:Is|Wants to be) called|Heißt|Se llama|S'appelle) (.+)")
 _DANGLING: Final = re.compile(r" (?:now|instead|at last|again|jetzt|ahora|maintenant)$")
 
 
@@ -64,7 +63,7 @@ class _Language:
 
 @lru_cache(maxsize=1)
 def _languages() -> tuple[_Language, ...]:
-    return tuple(_language((load_language(name) or {})["statements"]) for name in LANGUAGES)
+    return tuple(_language(language_table(name, "statements")) for name in LANGUAGES)
 
 
 def _language(table: dict[str, Any]) -> _Language:
@@ -103,6 +102,7 @@ def _language(table: dict[str, Any]) -> _Language:
 def load() -> None:
     """Compile the rules ahead of the first call."""
     _languages()
+    load_cues("facts")
 
 
 def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
@@ -116,15 +116,6 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
         for fact in _stated(language.corrected(sentence), turn)
     ]
     return keep_facts(found, lines)
-
-
-def stated_name(text: str) -> str:
-    """The name that the caller gives as their own, or an empty text."""
-    for sentence in _sentences(text):
-        for fact in _stated(sentence, 0):
-            if name := _IS_CALLED.fullmatch(fact.text):
-                return name[1]
-    return ""
 
 
 def _sentences(text: str) -> list[str]:

@@ -4,18 +4,19 @@ Facts about callers in a model's answer: parsing them, and deciding which may be
 Models deviate from the format they were given: whatever still names a fact, its type and its lines is accepted, the
 rest is dropped. A fact is stored if the caller gave it, it lasts, and it is not sensitive. The prompt asks the model
 for the same; these rules are for when it does not comply. Sensitive content is recognised in all languages of
-`gateway/text/languages`; the other rules are the tables below, in English.
+`gateway/text/languages`, and so are questions and passing remarks; the other rules are in English.
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
-from gateway.finalization.summary.passing import is_passing
 from gateway.memory.facts import CallerFact, FactType
-from gateway.text.plain_text import SpokenLine, plain
+from gateway.text.languages import LANGUAGES, cue, language_table, word_list
+from gateway.text.plain_text import SpokenLine, plain, singular
 from gateway.text.redaction import redact
 from gateway.text.sensitive import sensitive_category
 
@@ -65,43 +66,12 @@ _RELATIONS: Final[dict[str, Literal["new", "repeats", "replaces"]]] = {
 _SUBJECT: Final = re.compile(r"(?:(?:the )?(?:caller|customer|client|user)(?:['’]s)?|he|she) +", re.IGNORECASE)
 
 
-def _any_of(*phrases: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(phrases)})\b", re.IGNORECASE)
-
-
 _REMOVED: Final = re.compile(r"\[[a-z ]+ removed\]")
-
-_MOOD_OR_WEATHER: Final = _any_of(
-    r"(?:is|was|feels?|felt|seems?|seemed|sounds?|sounded|gets?|got)(?: \w+)? (?:angry|annoyed|bored|calm|confused"
-    r"|disappointed|excited|friendly|frustrated|glad|grateful|happy|impatient|in a (?:hurry|good mood|bad mood)|nervous"
-    r"|pleased|polite|rude|sad|stressed|thankful|tired|unhappy|upset|worried)",
-    r"weather|raining|snowing|sunny",
-)
-_JUST_NOW: Final = _any_of(
-    r"today|tonight|right now|at the moment|just now|currently|this (?:morning|afternoon|evening)"
-)
-_NOT_THIRD_PERSON: Final = _any_of(r"i|i['’]m|my|me|mine|we|our|you|your|yours")
-# A claim entitles to nothing, and memory must not contain instructions.
-_CLAIM: Final = _any_of(
-    r"(?:is|was|has been|are)(?: \w+)? (?:verified|authenticated|authori[sz]ed|approved|entitled|exempt|admin\w*)",
-    r"(?:agent|assistant|ai|bot|model)s? (?:must|should|shall|may|can|will|has to|have to|is to|are to|needs? to)",
-    r"system prompt|(?:previous|prior|these|those|all|earlier) (?:instructions|rules)",
-)
-_ORDER: Final = re.compile(
-    r"(?:please|ignore|disregard|forget|pretend|act|say|tell|remember|respond|reply|answer|reveal|give|grant|offer|let"
-    r"|transfer|send|call|make|treat|use|do not|don['’]t|from now on|(?:always|never) (?!\w+s\b)\w+)\b",
-    re.IGNORECASE,
-)
-_UNFIT: Final = (_MOOD_OR_WEATHER, _NOT_THIRD_PERSON, _CLAIM)
-
+_UNFIT: Final = ("mood_or_weather", "not_third_person", "claim")
 _CLAUSE_END: Final = re.compile(r"[.,;!?]+\s+|\s(?:and|but|so|because|und|aber|weil|y|pero|porque|et|mais|car)\s")
 _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
-# Words of facts on any subject.
-_FILLERS: Final = frozenset(
-    """a an and are as at be been by call called caller can could customer do does for from get gets had has have he her
-    him his in is it its just like likes may must need needs no not of on only or per prefer prefers shall she should so
-    than that the their them they this to use uses want wants was were will with would""".split()
-)
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
+_LEAST_WORDS: Final = 4
 
 
 def parse_facts(value: Any) -> tuple[CallerFact, ...]:
@@ -214,20 +184,48 @@ def keep_facts(
 
 def is_fit(fact: CallerFact) -> bool:
     """Whether a fact lasts, is in the third person, is no instruction, and is not sensitive."""
-    if any(pattern.search(fact.text) for pattern in _UNFIT) or _ORDER.match(fact.text):
+    if any(cue("facts", name).search(fact.text) for name in _UNFIT) or cue("facts", "order").match(fact.text):
         return False
-    passing = fact.type != "commitment" and _JUST_NOW.search(fact.text)
+    passing = fact.type != "commitment" and cue("facts", "just_now").search(fact.text)
     return not passing and _is_harmless(fact.text)
 
 
 def may_be_stored(text: str) -> bool:
     """Whether a text is free of sensitive content and of claims to a right or a role."""
-    return not _CLAIM.search(text) and _is_harmless(text)
+    return not cue("facts", "claim").search(text) and _is_harmless(text)
 
 
 def _is_harmless(text: str) -> bool:
     """Whether a text has no secret, no trace of one, and nothing sensitive."""
     return not _REMOVED.search(text) and redact(text) == text and sensitive_category(text) is None
+
+
+def is_passing(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
+    """Whether a fact reports a question or an opinion, or its lines are only questions and passing remarks."""
+    reported, remark = _passing_patterns()
+    if reported.search(fact.text):
+        return True
+    said = (lines[turn].text.replace("’", "'") for turn in fact.turns if lines[turn].speaker == "caller")
+    sentences = [sentence for text in said for sentence in _SENTENCE_END.split(text)]
+    # The sentences with the fact's own words, else those long enough to say something.
+    words = _beginnings(fact.text)
+    telling = [sentence for sentence in sentences if words & _beginnings(sentence)]
+    telling = telling or [sentence for sentence in sentences if len(sentence.split()) >= _LEAST_WORDS]
+    return bool(telling) and all(remark.search(sentence) for sentence in telling)
+
+
+def _beginnings(text: str) -> set[str]:
+    """The beginnings of the longer words."""
+    return {word[:4] for word in re.findall(r"\w{4,}", text.casefold())}
+
+
+@lru_cache(maxsize=1)
+def _passing_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What only reports a question or an opinion, and what a passing remark contains."""
+    tables: list[dict[str, Any]] = [language_table(language, "statements") for language in LANGUAGES]
+    reported = "|".join(table["reported"] for table in tables)
+    remark = "|".join(rf"\b(?:{table['chatter']})\b|{table['question']}" for table in tables)
+    return re.compile(rf"^(?:{reported})\b", re.IGNORECASE), re.compile(rf"\?\s*$|{remark}", re.IGNORECASE)
 
 
 def _rests_on_sensitive(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
@@ -267,10 +265,4 @@ def _words(texts: Iterable[str]) -> frozenset[str]:
     """The distinctive words; a number is one word however it is grouped."""
     whole_numbers = " ".join(_SPLIT_NUMBER.sub("", text) for text in texts)
     words = re.findall(r"[^\W_]+", whole_numbers.casefold())
-    return frozenset(_singular(word) for word in words if word not in _FILLERS)
-
-
-def _singular(word: str) -> str:
-    if len(word) < 4 or not word.endswith("s") or word.endswith("ss"):
-        return word
-    return word[:-3] + "y" if word.endswith("ies") else word[:-1]
+    return frozenset(singular(word) for word in words if word not in word_list("facts", "fillers"))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
-from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.languages import LANGUAGES, language_table
 from gateway.text.plain_text import unaccented
 
 _CAPITALISED: Final = r"[A-ZÀ-Þ][\w'’&-]*[\w]\.?(?=\s[A-ZÀ-Þ])|[A-ZÀ-Þ][\w'’&-]*[\w]|[A-ZÀ-Þ]\.?(?=\s[A-ZÀ-Þ])"
@@ -224,7 +224,7 @@ def load() -> None:
 
 @lru_cache(maxsize=len(LANGUAGES))
 def outcome_language(name: str) -> OutcomeLanguage:
-    return OutcomeLanguage((load_language(name) or {})["outcomes"])
+    return OutcomeLanguage(language_table(name, "outcomes"))
 
 
 def spoken_language(texts: Sequence[str]) -> OutcomeLanguage:
@@ -232,7 +232,7 @@ def spoken_language(texts: Sequence[str]) -> OutcomeLanguage:
     words = [word for text in texts for word in re.findall(r"\w+", text.casefold())]
 
     def uses(name: str) -> int:
-        function_words = (load_language(name) or {})["outcomes"]["function_words"].split()
+        function_words = language_table(name, "outcomes")["function_words"].split()
         return sum(map(words.count, function_words))
 
     return outcome_language(max(LANGUAGES, key=uses))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.finalization.summary import extractive, fact_rules, spoken_values
+from gateway.finalization.summary import extractive, fact_rules, spoken_values, topic_rules
 from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
 from gateway.finalization.summary.call_summary import CallSummary, transcript_of
 from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
@@ -68,7 +68,7 @@ class Summarizer:
 
     async def prepare(self) -> None:
         """Load what rules and providers need, ahead of the first summary."""
-        for load in (sensitive.load, fact_rules.load, spoken_values.load, person_names.load):
+        for load in (sensitive.load, fact_rules.load, topic_rules.load, spoken_values.load, person_names.load):
             await asyncio.to_thread(load)
         for provider in self._providers:
             await provider.prepare()

@@ -1,6 +1,7 @@
 """
 Data by language, one TOML file each: words for symbols (`speech`), phrases of callers (`voice_commands`), how facts are
-compared (`claims`), how callers state them (`statements`), and, in English only, the words of topic names (`topics`).
+compared (`claims`), how callers state them (`statements`), and, in English only, the words of topics (`topics`), what
+is no fact (`facts`), and what the scripted agent understands (`scripted`).
 """
 
 import re
@@ -21,3 +22,29 @@ def load_language(language: str) -> dict[str, Any] | None:
         if re.fullmatch("[a-z0-9-]+", name) and file.is_file():
             return tomllib.loads(file.read_text(encoding="utf-8"))
     return None
+
+
+def language_table(language: str, name: str) -> dict[str, Any]:
+    """A table of one of `LANGUAGES`."""
+    table: dict[str, Any] = (load_language(language) or {})[name]
+    return table
+
+
+@lru_cache(maxsize=16)
+def word_list(table: str, name: str) -> frozenset[str]:
+    """The words of an English list."""
+    return frozenset(language_table("en", table)[name].split())
+
+
+@lru_cache(maxsize=256)
+def cue(table: str, name: str) -> re.Pattern[str]:
+    """An English pattern of a table, compiled when first used; {part} in it is an entry of the table's `parts`."""
+    data = language_table("en", table)
+    pattern = data["cues"][name]
+    return re.compile(pattern.format(**data["parts"]) if "parts" in data else pattern, re.IGNORECASE)
+
+
+def load_cues(table: str) -> None:
+    """Compile the cues of a table ahead of the first call."""
+    for name in language_table("en", table)["cues"]:
+        cue(table, name)

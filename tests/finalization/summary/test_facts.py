@@ -8,6 +8,7 @@ from gateway.finalization.summary.facts import (
     FACT_SCHEMA,
     FACT_TYPES,
     is_fit,
+    is_passing,
     keep_facts,
     known_facts_text,
     parse_facts,
@@ -296,3 +297,36 @@ def test_known_fact_is_found_by_number_or_text(named, relation, known):
 def test_harmless_words_for_a_sensitive_statement_are_dropped(said, text, is_kept):
     lines = [SpokenLine("agent", "Hello."), SpokenLine("caller", said)]
     assert bool(keep_facts([fact(text)], lines)) is is_kept
+
+
+def passing(text, *said):
+    fact = CallerFact(text, "identity", 0.9, tuple(range(len(said))))
+    return is_passing(fact, [SpokenLine("caller", line) for line in said])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Prefers late tables", "Do you have a late table on Friday?"),
+        ("Asked about parking", "I was wondering where to park."),
+        ("Has a weak signal", "The signal is terrible out here."),
+        ("Needs a minute", "Hold on, I need a minute."),
+        ("Ruft gleich an", "Ich verstehe Sie nicht, ich rufe gleich noch mal an."),
+        ("Quiere mesa", "¿Tienen una mesa para dos personas?"),
+        ("Rappelle", "Je vous entends mal, je rappelle plus tard."),
+    ],
+)
+def test_question_or_remark_leaves_no_fact(text, said):
+    assert passing(text, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Lives in Leeds", "I live in Leeds, up on the hill."),
+        ("Prefers mornings", "Do you have a slot? I prefer mornings if possible."),
+        ("Is called Ana", "Ana."),
+    ],
+)
+def test_statement_stays(text, said):
+    assert not passing(text, said)
