@@ -9,15 +9,14 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.errors import LlmError, LlmUnavailable
 from gateway.finalization.summary import extractive, fact_rules, spoken_values, topic_rules
-from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
 from gateway.finalization.summary.call_summary import CallSummary, transcript_of
 from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
+from gateway.finalization.summary.providers import AnthropicSummaries, SummaryProvider, XaiSummaries
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
-from gateway.finalization.summary.xai_summaries import XaiSummaries
 from gateway.settings import Secret
 from gateway.text import person_names, sensitive
 from gateway.text.plain_text import SpokenLine
@@ -28,18 +27,6 @@ LONGEST_WAIT: Final = 3.0
 FIRST_BACK_OFF: Final = 0.4
 
 log = logging.getLogger(__name__)
-
-
-class SummaryProvider(Protocol):
-    """A language model that writes summaries. `summarise` makes one attempt."""
-
-    name: str
-
-    async def prepare(self) -> None: ...
-
-    async def summarise(self, instructions: str, transcript: str) -> CallSummary: ...
-
-    async def close(self) -> None: ...
 
 
 class Summarizer:

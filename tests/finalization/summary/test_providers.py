@@ -1,12 +1,13 @@
 import asyncio
 
-import pydantic
 import pytest
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+from pydantic import TypeAdapter
 
 from gateway.errors import LlmRefused, LlmUnavailable
-from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
 from gateway.finalization.summary.call_summary import SCHEMA
+from gateway.finalization.summary.providers import AnthropicSummaries, XaiSummaries
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace
@@ -29,7 +30,7 @@ async def ask(llm, *, key="test-key", path="", model="", **options):
 async def test_request_fits_sdk_type(llm):
     await ask(llm)
     (request,) = llm.requests
-    pydantic.TypeAdapter(MessageCreateParamsNonStreaming).validate_python(request.body)
+    TypeAdapter(MessageCreateParamsNonStreaming).validate_python(request.body)
     assert request.headers["anthropic-version"] == "2026-10-21"
     assert request.body == {
         "model": "claude-haiku-5-5",
@@ -145,3 +146,137 @@ async def test_parallel_summaries_share_client(llm):
 async def test_closing_unused_provider_is_quiet(llm):
     await AnthropicSummaries(Secret("test-key"), llm.url).close()
     assert llm.requests == []
+
+
+# Grok
+
+
+@pytest.fixture
+async def xai():
+    async with FakeLlm(profile="xai") as xai:
+        yield xai
+
+
+async def ask_xai(xai, *, key="test-key", path="/v1", model="", **options):
+    provider = XaiSummaries(Secret(key), xai.url + path, model, **options)
+    await provider.prepare()
+    try:
+        return await provider.summarise("Write notes.", "CALLER: Is it ready?")
+    finally:
+        await provider.close()
+
+
+async def test_xai_request_fits_sdk_type(xai):
+    await ask_xai(xai)
+    (request,) = xai.requests
+    TypeAdapter(CompletionCreateParamsNonStreaming).validate_python(request.body)
+    assert request.body == {
+        "model": "grok-4.3",
+        "messages": [
+            {"role": "system", "content": "Write notes."},
+            {"role": "user", "content": "CALLER: Is it ready?"},
+        ],
+        "max_completion_tokens": 4096,
+        "reasoning_effort": "low",
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "call_summary", "schema": SCHEMA, "strict": True},
+        },
+    }
+
+
+async def test_xai_answer_becomes_summary(xai):
+    summary = await ask_xai(xai, path="/v1/", model="grok-4.5")
+    assert summary.action_items == ("one of action_items",)
+    assert summary.written_by == "xai/grok-4.5"
+
+
+@pytest.mark.parametrize("shape", ["fenced", "prose", "wrong types"])
+async def test_xai_bent_json_is_read(xai, shape):
+    xai.shape = shape
+    assert (await ask_xai(xai)).topics == ("one of topics",)
+
+
+@pytest.mark.parametrize("shape", ["cut", "refusal"])
+async def test_xai_useless_answer_is_refused(xai, shape):
+    xai.shape = shape
+    with pytest.raises(LlmRefused):
+        await ask_xai(xai)
+
+
+@pytest.mark.parametrize(
+    ("body", "topics"),
+    [
+        ('{"choices": [{"message": {"content": "{\\"topics\\": [\\"a\\"]}"}}]}', ("a",)),
+        (
+            '{"choices": [{"message": {"content": [{"text": "{\\"topics\\":"}, {}, 1, {"text": " [\\"a\\"]}"}]}}]}',
+            ("a",),
+        ),
+    ],
+    ids=["no finish reason", "parts"],
+)
+async def test_xai_sparse_answer_is_read(xai, body, topics):
+    xai.babbles(body)
+    assert (await ask_xai(xai)).topics == topics
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{}",
+        "[]",
+        '{"choices": []}',
+        '{"choices": [{}]}',
+        '{"choices": [{"message": null}]}',
+        '{"choices": [{"message": {"content": null}}]}',
+        '{"choices": [{"message": {"content": "", "refusal": "I can\'t."}}]}',
+    ],
+)
+async def test_xai_answer_without_text_is_refused(xai, body):
+    xai.babbles(body)
+    with pytest.raises(LlmRefused):
+        await ask_xai(xai)
+
+
+@pytest.mark.parametrize("body", ["<html>busy</html>", '{"half": '])
+async def test_xai_nonsense_is_unavailable(xai, body):
+    xai.babbles(body)
+    with pytest.raises(LlmUnavailable, match="^xai answered with something that is not JSON$"):
+        await ask_xai(xai)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("2", 2.0), ("soon", None), ("nan", None), ("-1", None), ("", None)])
+async def test_xai_rate_limit_is_unavailable(xai, header, seconds):
+    xai.fails(429, retry_after=header)
+    with pytest.raises(LlmUnavailable) as raised:
+        await ask_xai(xai)
+    assert (str(raised.value), raised.value.retry_after) == ("xai answered 429", seconds)
+
+
+async def test_xai_wrong_key_is_refused(xai):
+    with pytest.raises(LlmRefused, match="^xai answered 401$"):
+        await ask_xai(xai, key="xai-wrong")
+
+
+async def test_xai_retired_model_is_refused(xai):
+    with pytest.raises(LlmRefused, match="^xai answered 404$"):
+        await ask_xai(xai, model="grok-3")
+
+
+async def test_xai_silence_is_unavailable(xai):
+    xai.pace = Pace(hangs="before headers")
+    with pytest.raises(LlmUnavailable, match="^xai did not answer in time$"):
+        await ask_xai(xai, timeout=0.2)
+
+
+async def test_xai_answer_cut_in_middle_is_unavailable(xai):
+    xai.pace = Pace(closes_after=1)
+    with pytest.raises(LlmUnavailable, match="^xai can't be reached: RemoteProtocolError$"):
+        await ask_xai(xai)
+
+
+async def test_xai_closed_port_is_unavailable():
+    async with FakeLlm(profile="xai") as gone:
+        pass
+    with pytest.raises(LlmUnavailable, match="^xai can't be reached: ConnectError$"):
+        await ask_xai(gone)
