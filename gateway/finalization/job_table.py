@@ -9,24 +9,12 @@ import orjson
 
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable, TakenOver
 from gateway.finalization.job import FinalizationJob, JobState, merged
-from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.database import Connection, Migration, tables
 from gateway.memory.stores.store import MemoryStore
 from gateway.session import VoiceSession
 
 SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS finalization_jobs (
-        session_id TEXT PRIMARY KEY,
-        session TEXT NOT NULL,
-        state TEXT NOT NULL,
-        archived INTEGER NOT NULL DEFAULT 0,
-        summary TEXT,
-        document_id TEXT NOT NULL DEFAULT '',
-        version INTEGER NOT NULL DEFAULT 0,
-        remote_id TEXT NOT NULL DEFAULT '',
-        remote_version INTEGER NOT NULL DEFAULT 0,
-        remote_sent INTEGER NOT NULL DEFAULT 0,
-        problem TEXT NOT NULL DEFAULT '',
-        node TEXT NOT NULL DEFAULT '')""",
+    *tables("job_table"),
     # The table's name until November 2026.
     Migration(
         "endings",

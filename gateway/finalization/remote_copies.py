@@ -17,20 +17,11 @@ from gateway.errors import StoreError, StoreRefused
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.document import add_facts
 from gateway.memory.remem_client import RememClient
-from gateway.memory.stores.database import Connection
+from gateway.memory.stores.database import Connection, tables
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.stores.store import MemoryStore
 
-SCHEMA: Final = (
-    # A row with an empty `remote_id` was sent, but the answer is unknown.
-    """CREATE TABLE IF NOT EXISTS remote_copies (
-        key TEXT PRIMARY KEY,
-        agent TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        remote_id TEXT NOT NULL,
-        digest TEXT NOT NULL) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS remote_copies_by_caller ON remote_copies (caller, agent)",
-)
+SCHEMA: Final = tables("remote_copies")
 
 SOURCE: Final = "voice-topic"
 """Of a topic's copy. A gateway that receives it must not take it for a topic of its own."""

@@ -19,21 +19,10 @@ from gateway.history.calls_table import (
     call_from_row,
     delete_call,
 )
-from gateway.memory.stores.database import Connection
+from gateway.memory.stores.database import Connection, tables
 from gateway.memory.stores.store import MemoryStore
 
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS archived_calls (
-        session_id TEXT PRIMARY KEY,
-        started_at TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        carrier TEXT NOT NULL,
-        outcome TEXT NOT NULL,
-        content BLOB NOT NULL) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS archived_calls_by_caller ON archived_calls (caller, started_at)",
-    "CREATE INDEX IF NOT EXISTS archived_calls_by_time ON archived_calls (started_at)",
-)
+SCHEMA: Final = tables("archived_calls")
 
 _BATCH: Final = 100
 """Calls per transaction: live calls that read memory do not wait long for it."""

@@ -25,6 +25,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import StoreUnavailable
+from gateway.memory.stores.database import tables
 from gateway.session import Speaker, TrustLevel, Turn, VoiceSession
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact_lines
@@ -35,19 +36,6 @@ MAX_QUEUED: Final = 100_000
 MAX_EVENTS: Final = 500
 """Events returned by one read."""
 
-_SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS live_calls (session TEXT PRIMARY KEY, header TEXT NOT NULL, node TEXT NOT NULL)",
-    """CREATE TABLE IF NOT EXISTS entries (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        session TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        position INTEGER,
-        entry TEXT NOT NULL)""",
-    "CREATE UNIQUE INDEX IF NOT EXISTS entries_by_position ON entries (position)",
-    "CREATE INDEX IF NOT EXISTS entries_by_session ON entries (session, id)",
-    "CREATE INDEX IF NOT EXISTS entries_by_caller ON entries (caller, id)",
-)
 # Evaluated in the transaction that writes it, so that positions rise in the order in which readers see them.
 _NEXT_POSITION: Final = "max(coalesce((SELECT max(position) FROM entries), 0) + 1, ?)"
 INSERT_ROW: Final = "INSERT INTO main.entries (session, caller, agent, position, entry) VALUES (?, ?, ?, NULL, ?)"
@@ -469,7 +457,7 @@ def open_call_log(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=10)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    for statement in _SCHEMA:
+    for statement in tables("call_log"):
         connection.execute(statement)
     return connection
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.database import Connection, Migration, tables
 from gateway.memory.stores.store import MemoryStore
 from gateway.session import VoiceSession
 
@@ -44,25 +44,7 @@ def _copy_calls(connection: Connection) -> None:
 
 
 SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS finished_calls (
-        session_id TEXT PRIMARY KEY,
-        started_at TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        carrier TEXT NOT NULL,
-        outcome TEXT NOT NULL,
-        seconds REAL NOT NULL,
-        turns INTEGER NOT NULL,
-        memory_items INTEGER NOT NULL,
-        document_id TEXT NOT NULL,
-        summary_by TEXT NOT NULL,
-        latencies BLOB NOT NULL) WITHOUT ROWID""",
-    "CREATE TABLE IF NOT EXISTS call_receipts (session_id TEXT PRIMARY KEY, receipt TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS finished_calls_by_time ON finished_calls (started_at, session_id)",
-    "CREATE INDEX IF NOT EXISTS finished_calls_by_agent ON finished_calls (agent, started_at, session_id)",
-    "CREATE INDEX IF NOT EXISTS finished_calls_by_carrier ON finished_calls (carrier, started_at, session_id)",
-    "CREATE INDEX IF NOT EXISTS finished_calls_by_outcome ON finished_calls (outcome, started_at, session_id)",
-    "CREATE INDEX IF NOT EXISTS finished_calls_by_caller ON finished_calls (caller, started_at, session_id)",
+    *tables("calls_table"),
     # Until November 2026 a call was in three tables.
     Migration("calls", _copy_calls),
     Migration("call_outcomes"),

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Self
 from gateway import extras
 from gateway.errors import StoreUnavailable
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.database import Connection, Migration, Schema, tables
 from gateway.memory.stores.documents import NewDocument, carrying, create_document
 from gateway.memory.stores.ranking import RankingOptions
 from gateway.memory.stores.sqlite import SqliteStore
@@ -49,16 +49,8 @@ _WRAPPED_LINE: Final = re.compile(r"(?<![.!?:\n])\n(?=\S)")
 # Callers ask in other words than files answer, and age does not count. An agent can judge if a passage is of use.
 _RANKING: Final = RankingOptions(half_life_days=0, meaning=3.0, near=-1.0)
 
-_SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS knowledge_sources (
-        agent TEXT NOT NULL,
-        name TEXT NOT NULL,
-        modified_ns INTEGER NOT NULL,
-        changed_ns INTEGER NOT NULL,
-        size INTEGER NOT NULL,
-        digest TEXT NOT NULL,
-        PRIMARY KEY (agent, name)) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS documents_by_file ON documents (source)",
+_SCHEMA: Final[Schema] = (
+    *tables("knowledge"),
     Migration("knowledge_files", "DELETE FROM documents"),  # its passages had no headings; all files are read again
 )
 

@@ -19,31 +19,14 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 import orjson
 
 from gateway.memory.embeddings.embedder import MODEL
-from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.database import Connection, Migration, tables
 from gateway.memory.stores.documents import Document, NewDocument, carrying, create_document, json_text, time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import TrustLevel, VoiceSession
 
 SCHEMA: Final = (
-    # `source` is that of the documents: one log holds both facts and topics. `content` is JSON.
-    """CREATE TABLE IF NOT EXISTS memory_entries (
-        number INTEGER PRIMARY KEY, source TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL,
-        session_id TEXT NOT NULL, position INTEGER NOT NULL, started_at TEXT NOT NULL, content TEXT NOT NULL,
-        model TEXT NOT NULL DEFAULT '', vector TEXT NOT NULL DEFAULT '', document_id TEXT NOT NULL DEFAULT '',
-        logged_at TEXT NOT NULL, UNIQUE (session_id, source, position))""",
-    "CREATE INDEX IF NOT EXISTS memory_entries_by_caller ON memory_entries (caller, agent)",
-    "CREATE INDEX IF NOT EXISTS memory_entries_by_age ON memory_entries (started_at)",
-    "CREATE INDEX IF NOT EXISTS documents_of_facts ON documents (tags) WHERE source = 'caller-fact'",
-    "CREATE INDEX IF NOT EXISTS documents_of_pins ON documents (tags) WHERE source = 'pinned-topic'",
-    # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
-    "CREATE TABLE IF NOT EXISTS reverted_sessions (session_id TEXT PRIMARY KEY) WITHOUT ROWID",
-    # Calls of which a fact was deleted: their documents in the remote store have to be sent again.
-    "CREATE TABLE IF NOT EXISTS remote_updates (session_id TEXT PRIMARY KEY) WITHOUT ROWID",
-    # What the last rebuild of a caller's memory replaced, compressed. Deleting anything of theirs deletes it too.
-    """CREATE TABLE IF NOT EXISTS rebuild_undo (
-        agent TEXT NOT NULL, caller TEXT NOT NULL, at TEXT NOT NULL, content BLOB NOT NULL,
-        PRIMARY KEY (agent, caller)) WITHOUT ROWID""",
+    *tables("memory_log"),
     # Until November 2026 facts and pinned topics had a log each.
     Migration(
         "memory_log",

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from gateway.memory.stores.database import Connection
+from gateway.memory.stores.database import Connection, tables
 from gateway.memory.stores.documents import json_text, time_text
 from gateway.memory.stores.store import MemoryStore
 
@@ -27,14 +27,7 @@ MOST_CONTENT_CHARACTERS: Final = 4000
 MOST_FACTS: Final = 100
 """Of one memory, and of its tags."""
 
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS persona_memories (
-        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, persona TEXT NOT NULL, memory_type TEXT NOT NULL,
-        content TEXT NOT NULL, facts TEXT NOT NULL, at TEXT NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS persona_memories_by_persona ON persona_memories (persona, number)",
-    # Most memories have none.
-    "CREATE TABLE IF NOT EXISTS persona_tags (id TEXT PRIMARY KEY, tags TEXT NOT NULL) WITHOUT ROWID",
-)
+SCHEMA: Final = tables("personas")
 
 _FIELDS: Final = "id, persona, memory_type, content, facts, at"
 # The order in a prompt: what the agent must know first, what only adds colour last.

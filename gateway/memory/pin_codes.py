@@ -13,21 +13,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gateway.memory.access import PinResult
-from gateway.memory.stores.database import Connection
+from gateway.memory.stores.database import Connection, tables
 from gateway.memory.stores.documents import time_text
 from gateway.memory.stores.store import MemoryStore
 
 MOST_FAILURES: Final = 5
 FAILURES_COUNT: Final = timedelta(hours=1)
 
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS caller_pin_codes (
-        agent TEXT NOT NULL, caller TEXT NOT NULL, salt TEXT NOT NULL, hash TEXT NOT NULL,
-        PRIMARY KEY (agent, caller)) WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS pin_code_failures (
-        number INTEGER PRIMARY KEY, agent TEXT NOT NULL, caller TEXT NOT NULL, at TEXT NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS pin_code_failures_of_caller ON pin_code_failures (agent, caller, at)",
-)
+SCHEMA: Final = tables("pin_codes")
 
 _OF_CALLER: Final = "WHERE agent = ? AND caller = ?"
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard
 
 import orjson
 
-from gateway.memory.stores.database import Connection, Migration
+from gateway.memory.stores.database import Connection, Migration, tables
 from gateway.memory.stores.documents import time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.session import TrustLevel
@@ -28,15 +28,7 @@ MOST_VALUE_CHARACTERS: Final = 4000
 """Of a value as JSON."""
 
 SCHEMA: Final = (
-    # `trust` is a TrustLevel.
-    """CREATE TABLE IF NOT EXISTS caller_state (
-        number INTEGER PRIMARY KEY, agent TEXT NOT NULL, caller TEXT NOT NULL, key TEXT NOT NULL,
-        value TEXT NOT NULL, session_id TEXT NOT NULL, at TEXT NOT NULL, trust INTEGER NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS caller_state_of_caller ON caller_state (agent, caller, key, at)",
-    "CREATE INDEX IF NOT EXISTS caller_state_of_session ON caller_state (session_id)",
-    # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
-    """CREATE TABLE IF NOT EXISTS caller_state_saves (
-        session_id TEXT NOT NULL, agent TEXT NOT NULL, PRIMARY KEY (session_id, agent)) WITHOUT ROWID""",
+    *tables("state"),
     # Until November 2026 the level of the call was not stored. Every call counts as trusted.
     Migration(
         "caller_state_log",

@@ -7,8 +7,8 @@ store a wrapper around psycopg's that translates parameters. Full text and vecto
 Index of its own.
 
 To add a table:
-- give its module a SCHEMA of `CREATE ... IF NOT EXISTS` statements and list it in `history/stores.py`; a store creates
-  the tables it is opened with;
+- put `CREATE ... IF NOT EXISTS` statements into a section of `tables.sql`, give its module a SCHEMA of them, and list
+  the module in `history/stores.py`; a store creates the tables it is opened with;
 - types are TEXT, INTEGER (32 bits), REAL and BLOB; an automatic key is `number INTEGER PRIMARY KEY`;
 - times are text of one width, so that text order is time order; structured values are JSON, encoded in Python;
 - parameters are `?` or `:name`; use `INSERT ... ON CONFLICT` instead of `INSERT OR ...`; name every subquery in FROM;
@@ -18,8 +18,11 @@ To add a table:
 - say in `history/erasure.py` how a caller is erased from it. `forget --verify` searches every table anyway.
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -51,6 +54,15 @@ class Migration:
 
 
 Schema = Sequence[str | Migration]
+
+
+@cache
+def tables(section: str) -> tuple[str, ...]:
+    """The statements of a section of `tables.sql`."""
+    text = (resources.files("gateway.memory.stores") / "tables.sql").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^-- == (\w+) ==$", text, flags=re.MULTILINE)
+    statements = re.sub("^--.*\n", "", parts[parts.index(section) + 1], flags=re.MULTILINE)
+    return tuple(statements.strip().split("\n\n"))
 
 
 class Rows(Protocol):

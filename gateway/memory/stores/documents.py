@@ -10,16 +10,9 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import DocumentNotFound
-from gateway.memory.stores.database import Connection
+from gateway.memory.stores.database import Connection, tables
 
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS documents (
-        key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, content TEXT NOT NULL,
-        source TEXT NOT NULL, tags TEXT NOT NULL, scope TEXT NOT NULL, created_at TEXT NOT NULL,
-        updated_at TEXT NOT NULL, metadata TEXT NOT NULL, source_id TEXT NOT NULL)""",
-    "CREATE UNIQUE INDEX IF NOT EXISTS documents_by_source ON documents (source_id) WHERE source_id <> ''",
-    "CREATE INDEX IF NOT EXISTS documents_by_age ON documents (created_at, key)",
-)
+SCHEMA: Final = tables("documents")
 
 _FIELDS: Final = "id, title, content, source, tags, created_at, updated_at, metadata, source_id"
 _MOST_PARAMETERS: Final = 500  # a statement may have about a thousand

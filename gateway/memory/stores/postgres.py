@@ -31,6 +31,7 @@ from gateway.memory.stores.database import (
     Migration,
     Schema,
     Unembedded,
+    tables,
 )
 from gateway.memory.stores.documents import carries, token
 from gateway.memory.stores.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
@@ -71,12 +72,12 @@ class PostgresStore(MemoryStore):
         timeouts: PostgresTimeouts = PostgresTimeouts(),
         **options: Unpack[StoreOptions],
     ) -> None:
-        tables = [_native(statement) for statement in (*documents.SCHEMA, *schema)]
+        native = [_native(statement) for statement in (*documents.SCHEMA, *schema)]
         self._timeouts = timeouts
         vectors = options.get("embedder") is not None
         greeting = "SET hnsw.iterative_scan = strict_order"
         self._pool = PostgresPool(
-            url, lambda raw: _prepare(raw, tables, vectors=vectors), greeting, readers=4, writers=2, timeouts=timeouts
+            url, lambda raw: _prepare(raw, native, vectors=vectors), greeting, readers=4, writers=2, timeouts=timeouts
         )
         super().__init__(PostgresIndex(vectors=vectors), **options)
 
@@ -166,7 +167,7 @@ def _native(statement: str | Migration) -> str | Migration:
     return statement
 
 
-def _prepare(raw: Raw, tables: Schema, *, vectors: bool) -> None:
+def _prepare(raw: Raw, schema: Schema, *, vectors: bool) -> None:
     """Create missing tables. Raises StoreUnavailable if the database is unsuitable."""
     encoding, collations = raw.execute(
         "SELECT current_setting('server_encoding'), count(*) FROM pg_collation WHERE collname = 'pg_c_utf8'"
@@ -174,11 +175,11 @@ def _prepare(raw: Raw, tables: Schema, *, vectors: bool) -> None:
     if encoding != "UTF8":
         raise StoreUnavailable(f"the database's encoding is {encoding}; make one with UTF8")
     # In a database with the C locale only this collation handles capital letters beyond ASCII; it is new in version 17.
-    index = _index_schema(collation="pg_c_utf8" if collations else "default")
-    _make(raw, (*tables, *index))
+    collation = "pg_c_utf8" if collations else "default"
+    _make(raw, (*schema, *(statement.replace("COLLATION", collation) for statement in tables("postgres"))))
     if vectors:
         _require_pgvector(raw)
-        _make(raw, _VECTOR_SCHEMA)
+        _make(raw, tables("pgvector"))
 
 
 def _make(raw: Raw, schema: Schema) -> None:
@@ -254,53 +255,8 @@ def _tables_holding(raw: Raw, words: Sequence[str]) -> list[str]:
 
 _DIMENSIONS: Final = 384
 
-# Stems like the embedded store's. No stop words: the search has its own list.
-_WORDS: Final = """DO $$ BEGIN
-    IF NOT EXISTS (SELECT FROM pg_ts_config WHERE cfgname = 'gateway_words' AND pg_ts_config_is_visible(oid)) THEN
-        CREATE TEXT SEARCH DICTIONARY gateway_stems (TEMPLATE = snowball, Language = english);
-        CREATE TEXT SEARCH CONFIGURATION gateway_words (PARSER = default);
-        ALTER TEXT SEARCH CONFIGURATION gateway_words ADD MAPPING
-            FOR asciiword, word, numword, int, uint, float, sfloat WITH gateway_stems;
-    END IF;
-END $$"""
-
-# Punctuation becomes spaces, since PostgreSQL's parser takes "jane@example.com" and "-5" for one word each; accents are
-# removed, as in the embedded store. A tsvector is limited to one megabyte.
-_PLAIN_TEXT: Final = r"""regexp_replace(regexp_replace(
-    normalize(lower(left(title || ' ' || content, 200000) COLLATE "{collation}"), NFD), '[\u0300-\u036F]+', '', 'g'),
-    '[\u0001-\u002F\u003A-\u0040\u005B-\u0060\u007B-\u00BF\u2000-\u206F\u3000-\u303F]+', ' ', 'g')"""
-
-# Requires pgvector.
-_VECTOR_SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS document_vectors (
-        key BIGINT NOT NULL REFERENCES documents ON DELETE CASCADE, part INTEGER NOT NULL,
-        vector vector(384) NOT NULL, PRIMARY KEY (key, part))""",
-    "CREATE INDEX IF NOT EXISTS document_vectors_near ON document_vectors USING hnsw (vector vector_cosine_ops)",
-)
-
 _OWN_VECTORS: Final = """(SELECT string_agg(substring(vector_send(v.vector) FROM 5), ''::bytea ORDER BY v.part)
     FROM document_vectors v WHERE v.key = d.key AND d.embedded_by = :model)"""
-
-
-def _index_schema(*, collation: str) -> tuple[str, ...]:
-    """The additions to the table of documents. `collation` is one that handles capital letters."""
-    text = _PLAIN_TEXT.format(collation=collation)
-    return (
-        _WORDS,
-        f"""ALTER TABLE documents
-            ADD COLUMN IF NOT EXISTS words tsvector GENERATED ALWAYS AS (to_tsvector('gateway_words', {text})) STORED,
-            ADD COLUMN IF NOT EXISTS tokens text[] GENERATED ALWAYS AS (string_to_array(scope, ' ')) STORED,
-            ADD COLUMN IF NOT EXISTS embedded_by text NOT NULL DEFAULT ''""",
-        "CREATE INDEX IF NOT EXISTS documents_by_word ON documents USING gin (words)",
-        "CREATE INDEX IF NOT EXISTS documents_by_tag ON documents USING gin (tokens)",
-        "CREATE INDEX IF NOT EXISTS documents_unembedded ON documents (key) WHERE embedded_by = ''",
-        """CREATE OR REPLACE FUNCTION outdate_vectors() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            IF new.content <> old.content THEN new.embedded_by := ''; END IF;
-            RETURN new;
-        END $$""",
-        """CREATE OR REPLACE TRIGGER vectors_outdated BEFORE UPDATE OF content ON documents
-            FOR EACH ROW EXECUTE FUNCTION outdate_vectors()""",
-    )
 
 
 class PostgresIndex:

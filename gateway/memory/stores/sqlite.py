@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 from gateway.errors import StoreUnavailable
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.stores import documents
-from gateway.memory.stores.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Schema, Unembedded
+from gateway.memory.stores.database import (
+    MOST_CANDIDATES,
+    NARROW_SCOPE,
+    Connection,
+    MemberRow,
+    Schema,
+    Unembedded,
+    tables,
+)
 from gateway.memory.stores.documents import carries, json_text, token
 from gateway.memory.stores.store import MemoryStore, StoreOptions
 
@@ -24,59 +32,6 @@ if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import SignIndex, Vectors
 
 T = TypeVar("T")
-
-_SCHEMA: Final = (
-    *documents.SCHEMA,
-    "CREATE TABLE IF NOT EXISTS document_tags (tag TEXT PRIMARY KEY, documents INTEGER NOT NULL) WITHOUT ROWID",
-    """CREATE VIRTUAL TABLE IF NOT EXISTS document_words USING fts5(
-        title, content, scope, content='documents', content_rowid='key', tokenize='porter unicode61')""",
-    # FTS5 documentation, 4.4.3: triggers keep an external content table's index up to date.
-    """CREATE TRIGGER IF NOT EXISTS documents_inserted AFTER INSERT ON documents BEGIN
-        INSERT INTO document_words (rowid, title, content, scope)
-            VALUES (new.key, new.title, new.content, new.scope);
-        INSERT INTO document_tags SELECT value, 1 FROM json_each(new.tags) WHERE true
-            ON CONFLICT (tag) DO UPDATE SET documents = documents + 1;
-    END""",
-    """CREATE TRIGGER IF NOT EXISTS documents_deleted AFTER DELETE ON documents BEGIN
-        INSERT INTO document_words (document_words, rowid, title, content, scope)
-            VALUES ('delete', old.key, old.title, old.content, old.scope);
-        UPDATE document_tags SET documents = documents - 1 WHERE tag IN (SELECT value FROM json_each(old.tags));
-        DELETE FROM document_tags WHERE documents = 0;
-    END""",
-    """CREATE TRIGGER IF NOT EXISTS documents_updated AFTER UPDATE OF title, content ON documents BEGIN
-        INSERT INTO document_words (document_words, rowid, title, content, scope)
-            VALUES ('delete', old.key, old.title, old.content, old.scope);
-        INSERT INTO document_words (rowid, title, content, scope)
-            VALUES (new.key, new.title, new.content, new.scope);
-    END""",
-    # Filled, when it is created, with the documents of a store of an older version.
-    "CREATE TABLE IF NOT EXISTS unembedded_documents AS SELECT key FROM documents",
-    "CREATE UNIQUE INDEX IF NOT EXISTS unembedded_by_key ON unembedded_documents (key)",
-    """CREATE TABLE IF NOT EXISTS document_vectors (
-        key INTEGER PRIMARY KEY, model TEXT NOT NULL, vectors BLOB NOT NULL)""",
-    """CREATE TRIGGER IF NOT EXISTS vectors_missing AFTER INSERT ON documents BEGIN
-        INSERT OR IGNORE INTO unembedded_documents VALUES (new.key);
-    END""",
-    """CREATE TRIGGER IF NOT EXISTS vectors_outdated AFTER UPDATE OF content ON documents BEGIN
-        DELETE FROM document_vectors WHERE key = new.key;
-        INSERT OR IGNORE INTO unembedded_documents VALUES (new.key);
-    END""",
-    # For searches of the whole store. Numbers are never reused: the highest one shows what a reader has not seen. A row
-    # without signs is for a deleted document.
-    """CREATE TABLE IF NOT EXISTS vector_signs (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        key INTEGER NOT NULL,
-        signs BLOB NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS vector_signs_by_key ON vector_signs (key)",
-    """CREATE TRIGGER IF NOT EXISTS vector_signs_deleted AFTER DELETE ON document_vectors BEGIN
-        DELETE FROM vector_signs WHERE key = old.key;
-        INSERT INTO vector_signs (key, signs) VALUES (old.key, x'');
-    END""",
-    """CREATE TRIGGER IF NOT EXISTS vectors_deleted AFTER DELETE ON documents BEGIN
-        DELETE FROM document_vectors WHERE key = old.key;
-        DELETE FROM unembedded_documents WHERE key = old.key;
-    END""",
-)
 
 _GIVEN_KEYS: Final = "(SELECT value AS key FROM json_each(?)) w"
 _MOST_NEAR: Final = 400  # vectors: with so few, the ten nearest ones are nearly always among them
@@ -117,7 +72,9 @@ class SqliteStore(MemoryStore):
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
             loop = asyncio.get_running_loop()
-            connection = await loop.run_in_executor(thread, _connect, path, (*_SCHEMA, *schema))
+            connection = await loop.run_in_executor(
+                thread, _connect, path, (*documents.SCHEMA, *tables("sqlite"), *schema)
+            )
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
             raise StoreUnavailable(f"can't open {path}: {error}") from error
