@@ -41,6 +41,7 @@ from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.finalization.worker import FinalizationTimeouts, FinalizationWorker
 from gateway.history import traces
 from gateway.history.archived_calls import ArchivedCalls
+from gateway.history.audit_log import AuditLog
 from gateway.history.call_log import FILE_NAME, CallLog
 from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.live_events import EventPublisher, keep_local
@@ -74,13 +75,15 @@ from gateway.tools import builtin
 from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
 from gateway.web import chat_completions, documents, health, sessions
+from gateway.web.audit import RequestAudit
+from gateway.web.dashboard.audit_page import AuditPage
 from gateway.web.dashboard.call_pages import CallPages
 from gateway.web.dashboard.caller_pages import CallerPages
 from gateway.web.dashboard.html import Pages
 from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
-from gateway.web.login import LoginGuard
+from gateway.web.login import LoginGuard, SealedParam
 from gateway.web.mcp import McpEndpoint
 from gateway.web.media import MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
@@ -402,7 +405,9 @@ async def _call_factory(
     if settings.voice_session_enabled:
         limit = settings.voice_session_context_limit
         recall = Recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
-        memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller, PinCodeStore(resources.store))
+        audit = AuditLog(resources.store, config.admin_token)
+        pin_codes = PinCodeStore(resources.store)
+        memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller, pin_codes, audit)
     agent_llms = ResponderFactory(
         {agent.name: agent for agent in config.agents},
         config.agent_llms,
@@ -488,6 +493,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
         yield RemoteCopies(store, resources.remem).run()
     yield maintenance.archive_old_calls(ArchivedCalls(store), config.retention)
     yield maintenance.finish_erasures(services.eraser)
+    yield maintenance.trim_audit_log(AuditLog(store, config.admin_token), config.settings.audit_retention_days)
     yield maintenance.preload(config.writer)
     yield maintenance.collect_garbage(lambda: manager.live_calls == 0)
     yield metrics.sample_often()
@@ -525,7 +531,7 @@ async def routes(
         metrics.sample()
         return await asyncio.to_thread(metrics.render)
 
-    return [
+    served: list[BaseRoute] = [
         *TwilioEndpoint(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
         *telnyx.routes(),
         *outbound.routes(),
@@ -538,6 +544,7 @@ async def routes(
         *health.routes(lambda: _state(config, resources, services), lambda: services.is_ready, metrics_text),
         *_dashboard_routes(config, resources, services, live, softphone, read),
     ]
+    return RequestAudit(AuditLog(read.memory, token), SealedParam(token).unseal).wrap(served)
 
 
 def _dashboard_routes(
@@ -560,6 +567,7 @@ def _dashboard_routes(
         *CallPages(guard, stores, resources.archive, sounds, eraser, places.log, has_remote=has_remote).routes(),
         *CallerPages(guard, store, sounds, eraser).routes(),
         *PhonePages(guard, softphone, store, live, config.agents).routes(),
+        *AuditPage(guard, AuditLog(store, token)).routes(),
         *StatsPages(guard, stores, lambda: _state(config, resources, services)).routes(),
     ]
 

@@ -6,13 +6,14 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.history.archived_calls import ArchivedCalls
+from gateway.history.audit_log import AuditLog
 from gateway.history.call_log import CallLog, Cursor
 from gateway.history.erasure import Eraser
 from gateway.memory.facts import FactStore
@@ -86,6 +87,17 @@ async def finish_erasures(eraser: Eraser) -> None:
         except StoreError as error:
             _log.warning("erasures could not be checked", extra={"reason": str(error)})
         await asyncio.sleep(HOUR)
+
+
+async def trim_audit_log(audit: AuditLog, retention_days: int) -> None:
+    """Delete audit entries that are past their retention time, at the start and once a day; 0 keeps them."""
+    while retention_days:
+        try:
+            if trimmed := await audit.trim(datetime.now(UTC) - timedelta(days=retention_days)):
+                _log.info("old audit entries deleted", extra={"entries": trimmed})
+        except StoreError as error:
+            _log.warning("old audit entries could not be deleted", extra={"reason": str(error)})
+        await asyncio.sleep(DAY)
 
 
 async def expire_memory(facts: FactStore, topics: PinnedTopicStore, retention: Retention) -> None:

@@ -164,6 +164,7 @@ class Settings(BaseModel):
     memory_half_life_days: WholeNumber = Field(
         30, description="days after which a memory counts half as much as a new one; 0: age does not count"
     )
+    audit_retention_days: WholeNumber = Field(365, description="days until audit entries are deleted; 0: never")
     memory_retention_days: WholeNumber = Field(90, description="days until facts expire and are deleted; 0: never")
 
     gateway_admin_token: Key = Field(None, description="unset: made at first start, kept under DATA_DIR")

@@ -14,6 +14,7 @@ from gateway.calls.engine_connection import EngineConfig
 from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.transcript import CallRecords
 from gateway.cluster.node import Cluster
+from gateway.history.audit_log import AuditAction, AuditLog, AuditNote
 from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
 from gateway.llm.responder_factory import ResponderFactory
@@ -45,6 +46,7 @@ class MemoryServices:
     forget: Forget
     """For callers who ask for it aloud."""
     pin_codes: PinCodeStore
+    audit: AuditLog
 
     remembers = True
 
@@ -84,14 +86,19 @@ class AgentMemory:
         return MemoryLoader(self.services.recall, agent=self.agent.name, caller=caller, limit=self.services.limit)
 
     async def erase(self, caller: str) -> None:
-        await self.services.forget(self.agent.name, caller)
+        async with self.services.audit.noted(self._note(AuditAction.CALLER_ERASE, caller)):
+            await self.services.forget(self.agent.name, caller)
 
     async def check_pin(self, caller: str, tried: str) -> PinResult | None:
         return await self.services.pin_codes.check(self.agent.name, caller, tried) if caller else None
 
     async def set_pin(self, caller: str, pin: str) -> None:
         if caller:
-            await self.services.pin_codes.set(self.agent.name, caller, pin)
+            async with self.services.audit.noted(self._note(AuditAction.PIN_SET, caller)):
+                await self.services.pin_codes.set(self.agent.name, caller, pin)
+
+    def _note(self, action: AuditAction, caller: str) -> AuditNote:
+        return AuditNote(action, "caller", agent=self.agent.name, caller=caller)
 
     async def count_pin(self, caller: str, *, right: bool) -> bool:
         return not caller or await self.services.pin_codes.count(self.agent.name, caller, right=right)

@@ -21,6 +21,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "sessions": "list and show calls; retry post-call processing",
     "latency": "show how long answers took",
     "memory": "show, correct and erase what is known about callers",
+    "audit": "show who did what",
     "bench": "measure how many calls this machine can carry",
 }
 """

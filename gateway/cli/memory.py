@@ -26,6 +26,7 @@ from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import CallMemory, FinalizationSteps
 from gateway.history.archived_calls import ArchivedCalls
+from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, AuditOutcome, cli_actor
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.queries import CallHistory
@@ -60,6 +61,11 @@ class _Context:
     def caller(self) -> str:
         """A phone number in E.164, or another identifier unchanged."""
         return e164(self.options.caller) or self.options.caller.strip()
+
+    def audited(self, action: AuditAction, **subject: str) -> contextlib.AbstractAsyncContextManager[AuditNote]:
+        """Write an audit entry for what the block does."""
+        note = AuditNote(action, cli_actor(), **{"agent": self.options.agent, **subject})
+        return AuditLog(self.stores.memory, admin_token(self.settings)).noted(note)
 
     def show(self, content: Any, text: Iterable[RenderableType], exit_code: int = 0) -> int:
         terminal.output(self.options.json, content, text)
@@ -170,7 +176,8 @@ async def _explain(context: _Context) -> int:
 
 
 async def _export(context: _Context) -> int:
-    content = (await context.report()).as_json()
+    async with context.audited(AuditAction.CALLER_EXPORT, caller=context.caller):
+        content = (await context.report()).as_json()
     print(orjson.dumps(content, default=str, option=orjson.OPT_INDENT_2).decode())
     return 0
 
@@ -194,7 +201,8 @@ async def _pin(context: _Context) -> int:
     changes = {"about": given.about, "status": given.status, "open_items": given.item, "closed": given.closed}
     agent = await _agent(context)
     try:
-        pin = await PinnedTopicStore(context.stores.memory).pin(agent, context.caller, given.title, **changes)
+        async with context.audited(AuditAction.TOPIC_PIN, caller=context.caller, agent=agent):
+            pin = await PinnedTopicStore(context.stores.memory).pin(agent, context.caller, given.title, **changes)
     except ValueError as error:
         raise SettingsError(str(error)) from None
     return context.show(pin, memory_text.topic(pin))
@@ -202,22 +210,25 @@ async def _pin(context: _Context) -> int:
 
 async def _unpin(context: _Context) -> int:
     agent, title = await _agent(context), context.options.title
-    if not await PinnedTopicStore(context.stores.memory).unpin(agent, context.caller, title):
-        raise SettingsError("no pinned topic has this title; `gateway memory show` lists pinned topics")
+    async with context.audited(AuditAction.TOPIC_UNPIN, caller=context.caller, agent=agent):
+        if not await PinnedTopicStore(context.stores.memory).unpin(agent, context.caller, title):
+            raise SettingsError("no pinned topic has this title; `gateway memory show` lists pinned topics")
     return context.show({"unpinned": title}, ["unpinned"])
 
 
 async def _pin_code(context: _Context) -> int:
     agent, pin_codes = await _agent(context), PinCodeStore(context.stores.memory)
     if context.options.remove:
-        if not await pin_codes.remove(agent, context.caller):
-            raise SettingsError("this caller has no PIN")
+        async with context.audited(AuditAction.PIN_REMOVE, caller=context.caller, agent=agent):
+            if not await pin_codes.remove(agent, context.caller):
+                raise SettingsError("this caller has no PIN")
         return context.show({"removed": True}, ["PIN removed"])
     # Not an argument: those are visible to other users of the machine, and kept by shells.
     ask = (lambda: getpass.getpass("PIN: ")) if sys.stdin.isatty() else sys.stdin.readline
     pin = await asyncio.to_thread(ask)
     try:
-        await pin_codes.set(agent, context.caller, pin.strip())
+        async with context.audited(AuditAction.PIN_SET, caller=context.caller, agent=agent):
+            await pin_codes.set(agent, context.caller, pin.strip())
     except ValueError as error:
         raise SettingsError(str(error)) from None
     return context.show({"set": True}, ["PIN set"])
@@ -246,7 +257,11 @@ async def _rebuild(context: _Context) -> int:
     callers = sorted({one.caller for one in known}) if given.all else [context.caller]
     async with _memory_rebuild(context) as rebuild:
         if given.undo:
-            restored = sum([await rebuild.undo(caller, given.agent) for caller in callers])
+            restored = 0
+            for caller in callers:
+                async with context.audited(AuditAction.MEMORY_UNDO, caller=caller) as note:
+                    undone = await rebuild.undo(caller, given.agent)
+                    note.action, restored = note.action if undone else None, restored + undone
             if not restored:
                 raise SettingsError("there is no rebuild of the last 30 days to undo")
             return context.show({"restored": restored}, [f"restored {count(restored, 'call')}"])
@@ -264,7 +279,9 @@ async def _rebuild(context: _Context) -> int:
         if not await context.confirmed(f"Apply to {size}?", can_undo=True):
             return 1
         with terminal.progress("storing"):
-            await rebuild.apply(changed)
+            for caller in dict.fromkeys(call.session.caller for call in changed):
+                async with context.audited(AuditAction.MEMORY_REBUILD, caller=caller):
+                    await rebuild.apply([call for call in changed if call.session.caller == caller])
     print(f"{size} rebuilt; --undo restores them within 30 days", file=sys.stderr)
     return 0
 
@@ -308,8 +325,10 @@ async def _revert(context: _Context) -> int:
     call = await context.call()
     if not await context.confirmed(f"Undo everything learned from {call.session_id}?"):
         return 1
-    async with context.eraser() as eraser:
+    subject = {"session": call.session_id, "caller": call.caller, "agent": call.agent}
+    async with context.eraser() as eraser, context.audited(AuditAction.CALL_REVERT, **subject) as note:
         result = await eraser.revert(call)
+        note.outcome = None if result.is_complete else AuditOutcome.INCOMPLETE
     return context.show(result, memory_text.deleted(result), 0 if result.is_complete else 1)
 
 
@@ -322,7 +341,9 @@ async def _forget(context: _Context) -> int:
             _unknown_caller()
         if not await context.confirmed(f"Forget {context.caller} and {count(len(traces.sessions), 'call')}?"):
             return 1
-        result = await eraser.erase(traces)
+        async with context.audited(AuditAction.CALLER_ERASE, caller=context.caller) as note:
+            result = await eraser.erase(traces)
+            note.outcome = None if result.is_complete else AuditOutcome.INCOMPLETE
     held_by = await eraser.holding(words) if words else []
     under_way = len(traces.unfinished)
     text = memory_text.forgotten(result, held_by, under_way=under_way, verified=bool(words))

@@ -19,12 +19,13 @@ from gateway.cli.tail import event_line
 from gateway.cli.terminal import clock, count, duration, line, milliseconds, minute, one_line, short_id, table
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
+from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, cli_actor
 from gateway.history.calls_table import STAGES
 from gateway.history.queries import CallFilter, CallHistory
 from gateway.history.stores import Stores, open_stores, store_path
 from gateway.logs import last_four
 from gateway.session import EndReason
-from gateway.settings import Settings
+from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
 
 DESCRIPTION: Final = (
@@ -90,7 +91,13 @@ def _retry(options: argparse.Namespace, loaded: Settings) -> None:
     if options.url:
         raise SettingsError("retry needs the gateway's DATA_DIR; run it on that machine, without --url")
     session = options.session
-    requeued = _with_stores(loaded, lambda stores: JobTable(stores.local).retry_failed(session))
+
+    async def retry(stores: Stores) -> int:
+        note = AuditNote(AuditAction.CALL_RETRY, cli_actor(), session=session)
+        async with AuditLog(stores.memory, admin_token(loaded)).noted(note):
+            return await JobTable(stores.local).retry_failed(session)
+
+    requeued = _with_stores(loaded, retry)
     if session and not requeued:
         raise SettingsError(f"no failed job for {session}; `gateway sessions` lists failed jobs")
     print(f"{requeued} queued again; the running gateway retries now, or at its next start")

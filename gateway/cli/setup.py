@@ -8,7 +8,9 @@ from typing import Final
 
 from gateway import settings
 from gateway.cli import terminal
+from gateway.cli.audit import write_entry
 from gateway.errors import SettingsError
+from gateway.history.audit_log import AuditAction, AuditNote
 from gateway.settings import Settings
 from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount, webhook_urls
 from gateway.telephony.phone_numbers import e164
@@ -33,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     redirection = _redirection(options.carrier, loaded, number)
     if not options.dry_run:
         redirection.apply()
+        write_entry(loaded, AuditNote(AuditAction.NUMBER_SETUP, item=options.carrier))
     changes, number = redirection.changes, redirection.number
     if changes:
         text = [f"{number} {'would point' if options.dry_run else 'points'} here now"]

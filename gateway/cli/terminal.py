@@ -86,8 +86,8 @@ def one_line(text: str) -> str:
 # Figures
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -215,10 +215,17 @@ class AuditLog:
         """
         if note.action is None:
             return
-        outcome, number = note.outcome or AuditOutcome.DONE, note.caller
-        texts = (note.action, note.actor, outcome, note.agent, note.session, last_four(number) if number else "")
-        hashed = self.hash_of(number)
-        entry = AuditEntry(*map(_short, texts), hashed, _short(note.item), _short(note.address))
+        entry = AuditEntry(
+            note.action,
+            _short(note.actor),
+            note.outcome or AuditOutcome.DONE,
+            agent=_short(note.agent),
+            session=_short(note.session),
+            caller=last_four(note.caller) if note.caller else "",
+            caller_hash=self.hash_of(note.caller),
+            item=_short(note.item),
+            address=_short(note.address),
+        )
         fields = {name: value for name, value in asdict(entry).items() if value and name != "caller_hash"}
         try:
             async with asyncio.timeout(self._write_seconds):
@@ -291,7 +298,7 @@ def cli_actor() -> str:
 
 
 def _short(text: str) -> str:
-    return str(text)[:MAX_TEXT]
+    return text[:MAX_TEXT]
 
 
 def _check(chain: Iterable[AuditEntry], noted_hash: str) -> ChainCheck:

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.errors import StoreUnavailable
 from gateway.sealing import Sealer, Signer, is_same
 from gateway.settings import Secret
+from gateway.web.audit import audit_note
 from gateway.web.dashboard.html import Pages, static_file
 from gateway.web.request import Handler, PublicUrl, read_body
 from gateway.websocket.port_mux import network
@@ -232,8 +233,9 @@ class LoginGuard:
         # withhold a strict cookie along the redirects. Then a page of ours navigates on, which counts as same-site.
         is_own = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         response = RedirectResponse("/", 303) if is_own else await self.html("welcome.html", None)
-        cookie, name = self._sessions.issue(now).cookie, self._cookie_name(request)
-        response.set_cookie(name, cookie, max_age=SESSION_SECONDS, **self._cookie_flags(request))
+        session, name = self._sessions.issue(now), self._cookie_name(request)
+        audit_note().item = session.actor
+        response.set_cookie(name, session.cookie, max_age=SESSION_SECONDS, **self._cookie_flags(request))
         return response
 
     async def _log_out(self, request: Request, session: LoginSession, form: Form) -> Response:

@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 
 from gateway import extras
 from gateway.errors import GatewayError, StoreUnavailable
+from gateway.history.audit_log import AuditAction, AuditOutcome
 from gateway.memory.identity import is_identifier
 from gateway.memory.personas import MOST_MEMORIES, MemoryType, PersonaFact, PersonaMemory, PersonaStore, domain_of
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
@@ -34,6 +35,7 @@ from gateway.session import TrustLevel
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
+from gateway.web.audit import audit_note
 from gateway.web.request import authenticate, unauthorized
 
 if TYPE_CHECKING:
@@ -169,11 +171,14 @@ async def _answer(tools: Mapping[str, _Tool], name: str, arguments: Mapping[str,
         raise _ToolRefused(f"unknown tool; the tools are {', '.join(tools)}")
     # Many clients send null for omitted arguments.
     given = json.dumps({key: value for key, value in arguments.items() if value is not None})
+    note = audit_note()
     try:
         return await tool.answer(**tool.schema.parse(given))
     except StoreUnavailable:
+        note.outcome = AuditOutcome.FAILED
         raise _ToolRefused("the store is unavailable; try again later") from None
     except (GatewayError, ValueError) as error:
+        note.outcome = AuditOutcome.REFUSED
         raise _ToolRefused(str(error)) from None
 
 
@@ -258,7 +263,10 @@ class _PersonaTool:
             raise ValueError("persona_name is missing; the memory belongs to a persona")
         if memory_type is None:
             raise ValueError(f"memory_type is missing; it is one of {', '.join(get_args(MemoryType))}")
+        note = audit_note()
+        note.action = AuditAction.PERSONA_ADD
         memory = await self._personas.create(name, memory_type, content, [_fact(given) for given in facts], tags)
+        note.item = memory.id
         return {
             "success": True,
             "memory_id": memory.id,
@@ -344,7 +352,8 @@ class _MemoryTools:
         agent: _Agent,
     ) -> Answer:
         """Remember something about a caller for later calls and searches."""
-        document_id = await self._memory.remember(content, caller=_number(caller), agent=agent)
+        number = _noted(AuditAction.MEMORY_ADD, caller, agent)
+        document_id = await self._memory.remember(content, caller=number, agent=agent)
         return {"success": True, "document_id": document_id}
 
     async def memory_forget(
@@ -355,11 +364,14 @@ class _MemoryTools:
     ) -> Answer:
         """Delete one document, or everything an agent remembers about a caller. This can't be undone."""
         if document_id and not (caller or agent):
+            note = audit_note()
+            note.action, note.item = AuditAction.DOCUMENT_DELETE, document_id
             await self._memory.forget(document_id)
             return {"success": True, "forgotten": 1}
         if document_id or not (caller and agent):
             raise ValueError("give either document_id, or caller and agent")
-        return {"success": True, "forgotten": await self._memory.forget_caller(caller=_number(caller), agent=agent)}
+        number = _noted(AuditAction.CALLER_ERASE, caller, agent)
+        return {"success": True, "forgotten": await self._memory.forget_caller(caller=number, agent=agent)}
 
 
 def _number(caller: str) -> str:
@@ -369,6 +381,13 @@ def _number(caller: str) -> str:
     number = e164(caller)
     if number is None:
         raise ValueError("caller must be a phone number with country code, like +12025550100")
+    return number
+
+
+def _noted(action: AuditAction, caller: str, agent: str) -> str:
+    """The caller's number, after the action was noted for the audit log."""
+    note, number = audit_note(), _number(caller)
+    note.action, note.caller, note.agent = action, number, agent
     return number
 
 
@@ -412,8 +431,9 @@ class _PinTools:
         closed: Annotated[bool, "close the topic: the agent no longer gets it"] = False,
     ) -> Answer:
         """Pin a topic, so that the agent gets it at the start of every call, or change a pinned one."""
+        number = _noted(AuditAction.TOPIC_PIN, caller, agent)
         pin = await self._pins.pin(
-            agent, _number(caller), title, about=about, status=status, open_items=open_items, closed=closed
+            agent, number, title, about=about, status=status, open_items=open_items, closed=closed
         )
         return {"success": True, "pin": _pinned(pin)}
 
@@ -424,7 +444,7 @@ class _PinTools:
         agent: _Agent,
     ) -> Answer:
         """Unpin a topic. Later calls do not pin it again."""
-        if not await self._pins.unpin(agent, _number(caller), topic):
+        if not await self._pins.unpin(agent, _noted(AuditAction.TOPIC_UNPIN, caller, agent), topic):
             raise ValueError("no pinned topic with this title for this caller and agent")
         return {"success": True}
 

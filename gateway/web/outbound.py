@@ -25,6 +25,7 @@ from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl, DialLimits
 from gateway.telephony.twilio import SoftphoneCodec
+from gateway.web.audit import audit_note
 from gateway.web.request import PublicUrl, json_endpoint, read_json, text_field
 
 PATH: Final = "/v1/outbound/call"
@@ -58,6 +59,8 @@ class OutboundEndpoint:
         carrier = self._carrier(text_field(given, "carrier"))
         number, called = self._from(text_field(given, "from"), text_field(given, "agent"))
         call = _outbound_call(given, called)
+        note = audit_note()
+        note.caller, note.session, note.agent = call.to, call.session_id, self.agents.answering(called).name
         await self._check_limits(carrier, number, call)
         call_id = await self._dial(request, carrier, number, call)
         placed = {"session": call.session_id, "carrier": carrier, "call_id": call_id, "status": "queued"}

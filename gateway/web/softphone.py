@@ -37,6 +37,7 @@ from gateway.session import TrustLevel
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import Attestation, e164
 from gateway.telephony.twilio import SOFTPHONE_ACCOUNT, SoftphoneCodec
+from gateway.web.audit import audit_note
 from gateway.web.login import Form, LoginGuard, LoginSession
 from gateway.web.request import PublicUrl, bearer_token, json_endpoint, read_json, text_field
 from gateway.web.sessions import LiveEventsEndpoint
@@ -87,7 +88,8 @@ class SoftphoneEndpoint:
 
     async def place_call(self, request: Request, call: CallRequest) -> dict[str, Any]:
         """Admit the call; return what the phone needs to open its media socket. Raises HTTPException."""
-        call_id = f"PH{uuid.uuid4().hex}"
+        note = audit_note()
+        note.caller, call_id = call.caller, f"PH{uuid.uuid4().hex}"
         pending = await self._manager.accept(
             (SoftphoneCodec.name, call_id),
             caller=call.caller,
@@ -99,6 +101,7 @@ class SoftphoneEndpoint:
         )
         if isinstance(pending, Refusal):
             raise HTTPException(503, str(pending))
+        note.session, note.agent = pending.session_id, pending.agent.name
         expires, trust = int(time.time()) + WATCH_SECONDS, int(pending.access.level)
         watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, expires, trust)
         return {
@@ -127,6 +130,7 @@ class SoftphoneEndpoint:
 
     def guest_link(self, request: Request, call: CallRequest) -> str:
         """The address of a page for one call."""
+        audit_note().caller = call.caller
         link = GuestLink(call.caller, call.called, int(time.time()) + LINK_SECONDS)
         return f"{self._public.origin(request)}{GUEST_PATH}#{self.tokens.seal(link)}"
 
@@ -201,6 +205,7 @@ class PhonePages:
         link = self._softphone.tokens.read(GuestLink, form.get("pass", ""), time.time())
         if link is None:
             raise HTTPException(403, "This link has expired or is incomplete. Ask for a new one.")
+        audit_note().actor = "guest"
         return JSONResponse(await self._softphone.place_guest_call(request, link), 201)
 
     # For both, with a watch token

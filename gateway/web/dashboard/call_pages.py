@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
@@ -19,6 +18,7 @@ from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
+from gateway.history.audit_log import AuditOutcome
 from gateway.history.call_log import events_of_call
 from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable, FinishedCall
 from gateway.history.erasure import Eraser
@@ -27,7 +27,9 @@ from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.session import EndReason, VoiceSession
+from gateway.web.audit import audit_note
 from gateway.web.dashboard import timeline
+from gateway.web.dashboard.html import midnight
 from gateway.web.dashboard.recordings import RecordingCache, StereoRecording
 from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.dashboard.timeline import SpokenTurn, Stretch, Timeline
@@ -205,6 +207,8 @@ class CallPages:
             result = await self._eraser.revert(call)
         except StoreError:
             raise HTTPException(503, "The remote store is unreachable. Nothing was undone.") from None
+        if not result.is_complete:
+            audit_note().outcome = AuditOutcome.INCOMPLETE
         return RedirectResponse(f"/calls/{call.uuid}?done={'remote' if result.remote_left else 'reverted'}", 303)
 
     async def _retry(self, request: Request, session: LoginSession, form: Form) -> Response:
@@ -226,18 +230,9 @@ def _filter(chosen: Mapping[str, str], caller: str) -> CallRowFilter:
         agent=chosen["agent"],
         outcomes=(chosen["outcome"],) if chosen["outcome"] else (),
         caller=caller,
-        since=_midnight(chosen["since"]),
-        before=_midnight(chosen["until"], days=1),
+        since=midnight(chosen["since"]),
+        before=midnight(chosen["until"], days=1),
     )
-
-
-def _midnight(day: str, days: int = 0) -> str:
-    """Midnight of a local day in UTC, as calls are stored; empty for an invalid day."""
-    try:
-        begins = datetime.strptime(day, "%Y-%m-%d") + timedelta(days=days)
-    except (ValueError, OverflowError):
-        return ""
-    return begins.astimezone().astimezone(UTC).isoformat()
 
 
 def _list_url(chosen: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import StoreError
+from gateway.history.audit_log import AuditAction, AuditOutcome
 from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.erasure import Eraser
 from gateway.history.report import KnownFact, MemoryReports, ReportedTopic
@@ -20,6 +21,7 @@ from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import read_call
+from gateway.web.audit import audit_note
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard, LoginSession
@@ -140,7 +142,8 @@ class CallerPages:
 
     async def _change_fact(self, request: Request, session: LoginSession, form: Form) -> Response:
         caller, agent, fact = self._caller(request), form.get("agent", ""), form.get("fact", "")
-        deletes = form.get("do") == "forget"
+        deletes, note = form.get("do") == "forget", audit_note()
+        note.agent, note.action = agent, AuditAction.FACT_ERASE if deletes else AuditAction.FACT_CORRECT
         text = "" if deletes else " ".join(form.get("text", "").split())
         if not deletes and not 0 < len(text) <= MAX_FACT_CHARACTERS:
             raise HTTPException(400, f"Not saved. A fact has 1 to {MAX_FACT_CHARACTERS} characters.")
@@ -151,9 +154,11 @@ class CallerPages:
     async def _change_pin(self, request: Request, session: LoginSession, form: Form) -> Response:
         """Pin, change or unpin a topic, for an agent that this caller has talked to."""
         caller, agent, title = self._caller(request), form.get("agent", ""), " ".join(form.get("title", "").split())
+        unpins, note = form.get("do") == "unpin", audit_note()
+        note.agent, note.action = agent, AuditAction.TOPIC_UNPIN if unpins else AuditAction.TOPIC_PIN
         if agent not in await self._reports.agents_of(caller):
             raise HTTPException(404, "Agent not found. This caller has not talked to it.")
-        if form.get("do") == "unpin":
+        if unpins:
             if not await self._pins.unpin(agent, caller, title):
                 raise HTTPException(404, "Topic not found. It is no longer pinned.")
             return self._back(request, "unpinned")
@@ -167,9 +172,11 @@ class CallerPages:
 
     async def _change_state(self, request: Request, session: LoginSession, form: Form) -> Response:
         caller, agent, key = self._caller(request), form.get("agent", ""), form.get("key", "")
+        deletes, note = form.get("do") == "forget", audit_note()
+        note.agent, note.action = agent, AuditAction.STATE_ERASE if deletes else AuditAction.STATE_CORRECT
         if key not in await self._state.load(agent, caller):
             raise HTTPException(404, "Value not found. It may have been deleted.")
-        if form.get("do") == "forget":
+        if deletes:
             await self._state.drop(agent, caller, key)
             return self._back(request, "forgot-state")
         values = {key: _value(form.get("value", ""))}
@@ -190,6 +197,8 @@ class CallerPages:
             raise HTTPException(503, "A store is unreachable. Not everything was deleted; try again.") from None
         for session_id in traces.sessions:
             self._recordings.drop(session_id.removeprefix("voice-session:"))
+        if not result.is_complete:
+            audit_note().outcome = AuditOutcome.INCOMPLETE
         left = {"under-way": traces.unfinished, "remote": result.remote_left, "busy": result.unscrubbed}
         return RedirectResponse(
             f"/callers?done={next((reason for reason, remains in left.items() if remains), 'forgotten')}", 303

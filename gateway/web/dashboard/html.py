@@ -7,7 +7,7 @@ All output is escaped and stripped of control characters. Rendering runs in a th
 import asyncio
 import hashlib
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -108,6 +108,15 @@ def ago(time: datetime | str, now: datetime | None = None) -> str:
         if seconds < limit:
             return f"{count(int(seconds // size), unit)} ago"
     return f"{then:%-d %b %Y}"
+
+
+def midnight(day: str, days: int = 0) -> str:
+    """Midnight of a local day in UTC, as stored; empty for an invalid day."""
+    try:
+        begins = datetime.strptime(day, "%Y-%m-%d") + timedelta(days=days)
+    except (ValueError, OverflowError):
+        return ""
+    return begins.astimezone().astimezone(UTC).isoformat()
 
 
 def _clock(time: datetime | str) -> str:

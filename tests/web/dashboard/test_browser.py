@@ -68,6 +68,7 @@ class Tab:
             "phone": "/phone",
             "guest": "/phone/guest#token",
             "health": "/vitals?period=month",
+            "audit": "/audit",
             "problem": "/calls/unknown",
         }
 
