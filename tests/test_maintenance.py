@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gateway.history.archived_calls import ArchivedCalls
+from gateway.history.audit_log import AuditAction, AuditFilter, AuditLog, AuditNote
 from gateway.history.calls_table import EVERY_CALL, CallsTable
 from gateway.history.stores import open_local_store
-from gateway.maintenance import GarbageLimits, archive_old_calls, collect_garbage, running
+from gateway.maintenance import GarbageLimits, archive_old_calls, collect_garbage, running, trim_audit_log
 from gateway.memory.memory_log import Retention
+from gateway.settings import Secret
 from tests.calls.aftermath import a_session
 from tests.stage import until_it
 
@@ -110,4 +112,21 @@ async def test_old_calls_are_archived_after_the_start(tmp_path):
     await CallsTable(store).write(a_session(started_at=started_at), document_id="", summary_by="")
     async with running(archive_old_calls(ArchivedCalls(store), Retention(call_days=365), after_start=0)):
         await until_it(lambda: ArchivedCalls(store).newest(EVERY_CALL, limit=1))
+    await store.close()
+
+
+@pytest.mark.parametrize(("days", "left"), [(365, ["audit.trim", "login"]), (0, ["login", "login"])])
+async def test_old_audit_entries_are_deleted(tmp_path, days, left):
+    store = await open_local_store(tmp_path)
+    audit = AuditLog(store, Secret("key"))
+    for age in (366, 364):
+        then = AuditLog(store, Secret("key"), now=lambda age=age: datetime.now(UTC) - timedelta(days=age))
+        await then.write(AuditNote(AuditAction.LOGIN, "admin"))
+
+    async def is_done():
+        return [entry.action for entry in await audit.page(AuditFilter(), limit=9)] == left
+
+    async with running(trim_audit_log(audit, days)):
+        await until_it(is_done)
+    assert (await audit.verify()).problem == ""
     await store.close()

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from gateway.history.audit_log import AuditFilter, AuditLog
 from gateway.history.erasure import DataLocations, holding
+from gateway.history.stores import open_local_store
+from gateway.settings import Secret
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.llm import FakeLlm
-from tests.stage import Stage, make_carrier, staged, until
+from tests.stage import ADMIN, Stage, make_carrier, staged, until
 
 WRONG = "I am only a language model and can't do that. Is there anything else?"
 KNOWN = "Here is what I know about you."
@@ -170,6 +173,12 @@ async def test_fresh_start_forgets_everything(stage: Stage, tmp_path: Path) -> N
         assert not holding([word], _places(tmp_path)), word
     _, conversation = await stage.dial()
     assert "Xanthippe" not in conversation.prompt
+    store = await open_local_store(tmp_path / "data")
+    entries = await AuditLog(store, Secret(ADMIN)).page(AuditFilter(action="caller"), limit=9)
+    await store.close()
+    assert [(entry.action, entry.actor, entry.outcome, entry.agent) for entry in entries] == [
+        ("caller.erase", "caller", "done", "maya")
+    ]
 
 
 @pytest.mark.parametrize("more_settings", [UNTRUSTED])

@@ -32,7 +32,9 @@ T = TypeVar("T")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", default="", metavar="TIME", help="10m, 2h, 7d ago, or a time like 2026-02-06T23:15")
-    parser.add_argument("--actor", default="", help="only by this actor: admin, a token id, cli:USER, caller")
+    parser.add_argument(
+        "--actor", default="", help="only by this actor: admin, a token id, login, cli, cli:USER, caller"
+    )
     parser.add_argument("--action", default="", help="only this action, like caller.erase, or a group, like caller")
     parser.add_argument("--caller", default="", help="only about this phone number or other identifier")
     parser.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")

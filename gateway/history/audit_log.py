@@ -147,6 +147,7 @@ class AuditFilter:
     """Empty fields match everything. `since` and `before` are times as stored."""
 
     actor: str = ""
+    """A whole actor, or what comes before its colon."""
     action: str = ""
     """A whole action, or what comes before its dot."""
     caller_hash: str = ""
@@ -156,7 +157,7 @@ class AuditFilter:
     @property
     def where(self) -> tuple[str, tuple[str, ...]]:
         tests = {
-            "actor = ?": (self.actor,),
+            "(actor = ? OR substr(actor, 1, length(?)) = ?)": (self.actor, *2 * (f"{self.actor}:",)),
             "(action = ? OR substr(action, 1, length(?)) = ?)": (self.action, *2 * (f"{self.action}.",)),
             "caller_hash = ?": (self.caller_hash,),
             "at >= ?": (self.since,),
@@ -275,9 +276,6 @@ class AuditLog:
         where, values = chosen.where
         [(entries,)] = await self._store.fetch(f"SELECT count(*) FROM audit_log WHERE {where}", *values)
         return int(entries)
-
-    async def actors(self) -> list[str]:
-        return [actor for (actor,) in await self._store.fetch("SELECT DISTINCT actor FROM audit_log ORDER BY actor")]
 
     async def verify(self, noted_hash: str = "") -> ChainCheck:
         """Check every entry's hash, that no number is missing, and that `noted_hash` is in the chain."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -86,7 +88,9 @@ async def test_filters(audit):
     assert await found(action="f") == []
     assert await found(caller_hash=audit.hash_of(ANA)) == [1]
     assert await found(since="2026-01-03", before="2026-01-04") == [2]
-    assert await audit.actors() == ["admin", "tok_1"]
+    await audit.write(AuditNote(AuditAction.LOGOUT, "login:3f2a"))
+    assert await found(actor="login") == await found(actor="login:3f2a") == [4]
+    assert await found(actor="log") == []
 
 
 async def test_block_that_raises_is_noted_as_failed(audit):
@@ -204,3 +208,9 @@ async def test_log_line_has_the_hash(audit, caplog):
 def test_cli_actor_is_the_user_of_the_machine(monkeypatch):
     monkeypatch.setenv("LOGNAME", "ada")
     assert cli_actor() == "cli:ada"
+
+
+def test_docs_list_every_action():
+    documented = re.findall(r"^\| (`[a-z]+[^|]*) \|", Path("docs/erasure-and-audit.md").read_text(), re.MULTILINE)
+    actions = [name for row in documented for name in re.findall("`([^`]*)`", row)]
+    assert set(AuditAction) <= set(actions)

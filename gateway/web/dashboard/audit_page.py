@@ -53,7 +53,6 @@ class AuditPage:
             chosen=chosen,
             caller=caller,
             is_filtered=filter_ != AuditFilter(),
-            actors=await self._audit.actors(),
             actions=[*_GROUPS, *AuditAction],
             first=_url({**chosen, "below": ""}) if below else "",
             older=older,

@@ -16,6 +16,7 @@ from gateway.history.calls_table import CallsTable, finished_call, insert_call
 from gateway.history.stores import open_local_store
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.state import CallerStateStore
+from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import index_text
 from gateway.memory.stores.sqlite import SqliteStore
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
@@ -195,3 +196,14 @@ async def fill_many(data_dir: Path, count: int, *, now: datetime) -> None:
 
     await store.run(work)
     await store.close()
+
+
+def fill_audit_log(connection: Connection, count: int) -> None:
+    """So many entries, each by another login, without a chain."""
+    (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM audit_log").fetchone()
+    statement = "INSERT INTO audit_log VALUES (?, ?, ?, 'caller.erase', 'done', 'maya', '', '…0143', '', '', ?, '', '')"
+    rows = [
+        (number, "2026-11-01T10:00:00.000000+00:00", f"login:{number:08x}", f"192.0.2.{number % 250}")
+        for number in range(last + 1, last + 1 + count)
+    ]
+    connection.executemany(statement, rows)
