@@ -66,7 +66,7 @@ from gateway.memory.state import CallerStateStore
 from gateway.memory.stores.ranking import RankingOptions
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
-from gateway.settings import Secret, Settings, admin_token
+from gateway.settings import Secret, Settings, admin_token, make_folders
 from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.rest import CallControl, DialLimits, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
@@ -189,12 +189,7 @@ class Config:
     def from_settings(
         cls, settings: Settings, connect: Connector, timeouts: Timeouts, engines: Mapping[str, MakeEngine] = ENGINES
     ) -> "Config":
-        if (folder := settings.record_dir) is not None:
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                problem = f"RECORD_DIR {folder} can't be used: {error.strerror}"
-                raise SettingsError(f"{problem}; set RECORD_DIR to a folder of yours") from None
+        make_folders(settings)
         check_redis_url(settings)
         traces.check(settings)
         agents = AgentDirectory(settings.agents, settings.folder)
@@ -373,6 +368,8 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         metrics.OLDEST_ENDING: lambda: finalizer.oldest_seconds,
         metrics.RESTING: lambda: finalizer.parked,
         metrics.LOOP_LAG: lambda: manager.loop_lag,
+        metrics.REDIS_AWAY: lambda: sharing.cluster.is_away,
+        metrics.DATABASE_AWAY: lambda: resources.store.is_away,
     }
     stack.enter_context(metrics.gauges(gauges))
     await manager.recover(ended=await finalizer.resume())
@@ -574,8 +571,7 @@ def _dashboard_routes(
 
 def _state(config: Config, resources: Resources, services: Services) -> dict[str, Any]:
     """The state of the gateway, for /health and the dashboard."""
-    settings, store = config.settings, resources.store
-    nodes = resources.sharing.cluster.nodes
+    settings, store, cluster = config.settings, resources.store, resources.sharing.cluster
     return {
         **services.counts,
         "loop_lag_ms": round(services.manager.loop_lag * 1000, 1),
@@ -583,5 +579,6 @@ def _state(config: Config, resources: Resources, services: Services) -> dict[str
         "carriers": sorted(settings.carriers),
         "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
         **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),
-        **({"nodes": nodes} if len(nodes) > 1 else {}),
+        **({"redis": "away" if cluster.is_away else "ok"} if settings.redis_url else {}),
+        **({"nodes": cluster.nodes} if len(cluster.nodes) > 1 else {}),
     }

@@ -81,6 +81,8 @@ ENDINGS: Final = _gauge("unfinished_endings", "calls whose archive, summary or d
 OLDEST_ENDING: Final = _gauge("oldest_ending_seconds", "age of the oldest unfinished finalization job", "livemax")
 RESTING: Final = _gauge("resting_endings", "finalization jobs parked until they are retried manually", "livemax")
 LOOP_LAG: Final = _gauge("loop_lag_seconds", "the longest delay of the event loop in the last minute", "livemax")
+REDIS_AWAY: Final = _gauge("redis_away", "1 while Redis does not answer", "livemax")
+DATABASE_AWAY: Final = _gauge("database_away", "1 while PostgreSQL does not answer", "livemax")
 CALL_SECONDS: Final = _histogram(
     "call_seconds", "duration of calls", ["carrier", "engine"], buckets=(5, 15, 30, 60, 120, 300, 600, 1800, 3600)
 )

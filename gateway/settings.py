@@ -6,7 +6,9 @@ precedence. Nothing else reads the environment; a package is given the values it
 """
 
 import dataclasses
+import errno
 import os
+import re
 import secrets
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -20,6 +22,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.errors import SettingsError
 
 ADMIN_TOKEN_FILE: Final = "admin-token"
+_HOST: Final = r"(?:\[[^\]@/]*\]|[\w.%-]*)(?::\d{1,5})?"
+_POSTGRES_URL: Final = re.compile(rf"postgres(?:ql)?://(?:[^@/]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?]*)?(?:\?.*)?")
+"""As libpq reads it. Anything else would make a part of the password the name of a host, a port or a database."""
 
 Table = TypeVar("Table")
 
@@ -87,7 +92,7 @@ def _address(*schemes: str) -> AfterValidator:
 WholeNumber = Annotated[int, Field(ge=0, lt=10**9)]
 Folder = Annotated[Path, BeforeValidator(_path)]
 Key = Annotated[Secret | None, BeforeValidator(_key)]
-SecretUrl = Annotated[Secret | None, BeforeValidator(lambda value: Secret(value) if isinstance(value, str) else value)]
+SecretText = Annotated[Secret | None, BeforeValidator(lambda value: Secret(value) if isinstance(value, str) else value)]
 HttpUrl = Annotated[str, _address("https", "http")]
 SocketUrl = Annotated[str, _address("wss", "ws")]
 Names = Annotated[
@@ -147,8 +152,13 @@ class Settings(BaseModel):
     openclaw_gateway_url: str = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
     openclaw_gateway_token: Key = Field(None, description="its token; it gives full access there, so keep it private")
 
-    redis_url: SecretUrl = Field(None, description="unset: one node, everything embedded; else shared by several nodes")
-    database_url: SecretUrl = Field(None, description="unset: memory in a file under DATA_DIR; else in this PostgreSQL")
+    redis_url: SecretText = Field(
+        None, description="unset: one node, everything embedded; else shared by nodes"
+    )
+    redis_password: SecretText = Field(None, description="its password, unless REDIS_URL has one")
+    database_url: SecretText = Field(
+        None, description="unset: memory in a file under DATA_DIR; else this PostgreSQL"
+    )
     voice_session_enabled: bool = Field(True, description="false: calls work, nothing is stored or remembered")
     voice_session_sync_interval: WholeNumber = Field(
         30, description="seconds between checkpoints of a live call to Redis"
@@ -301,9 +311,10 @@ def _named_keys(agents: Iterable[Mapping[str, Any]]) -> set[str]:
 
 def _check_together(settings: Settings) -> None:
     """What is wrong with settings that need each other."""
-    if settings.database_url and not settings.database_url.reveal().startswith(("postgresql://", "postgres://")):
+    if settings.database_url and not _POSTGRES_URL.fullmatch(settings.database_url.reveal()):
         raise SettingsError(
-            "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name"
+            "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name, "
+            "with @ as %40 and / as %2F in the password, or put the password into PGPASSWORD"
         )
     if settings.port > 65535:
         raise SettingsError(f"PORT is {settings.port}; use a number from 0 to 65535")
@@ -318,6 +329,33 @@ def _check_together(settings: Settings) -> None:
             raise SettingsError(f"SUMMARY_PROVIDER is {provider} but {provider.upper()}_API_KEY is not set")
 
 
+# Folders
+
+
+def make_private(folder: Path) -> None:
+    """
+    Make a folder with mode 0700. Raises OSError.
+
+    Another user's folder, or a link that another user made, is refused: in a shared place such as /tmp that user could
+    read or replace what is written there.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.geteuid() or folder.lstat().st_uid not in (os.geteuid(), 0):
+        raise PermissionError(errno.EPERM, "it belongs to another user")
+    folder.chmod(0o700)
+
+
+def make_folders(settings: Settings) -> None:
+    """The folders that the gateway writes to, private. Raises SettingsError."""
+    for name in ("data_dir", "voice_session_archive_dir", "record_dir"):
+        if (folder := getattr(settings, name)) is not None:
+            try:
+                make_private(folder)
+            except OSError as error:
+                problem = f"{name.upper()} {folder} can't be used: {error.strerror or type(error).__name__}"
+                raise SettingsError(f"{problem}; set {name.upper()} to a folder of yours") from None
+
+
 # The admin token
 
 
@@ -330,13 +368,12 @@ def admin_token(settings: Settings) -> Secret:
     path = settings.data_dir / ADMIN_TOKEN_FILE
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        settings.data_dir.chmod(0o700)
         if settings.gateway_admin_token:
             return settings.gateway_admin_token
         if path.is_file() and (kept := path.read_text(encoding="utf-8").strip()):
             return Secret(kept)
         made = secrets.token_urlsafe(32)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(made + "\n")
         return Secret(made)

@@ -93,6 +93,13 @@ class PostgresServer:
             f"DO $$ DECLARE t text; BEGIN FOR t IN {tables} LOOP EXECUTE 'DELETE FROM ' || t; END LOOP; END $$", url
         )
 
+    def add_user(self, name: str, password: str) -> None:
+        """A user who needs a password, unlike the others."""
+        self.run(f"CREATE ROLE {name} SUPERUSER LOGIN PASSWORD '{password}'")
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"host all {name} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self.run("SELECT pg_reload_conf()")
+
     def run(self, statement: str, url: str = "") -> list[Any]:
         with psycopg.connect(url or self.url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())

@@ -1,7 +1,9 @@
 """The application from outside: what it refuses to start with, and what it answers once it runs."""
 
 import contextlib
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +62,28 @@ def test_mistake_says_what_to_do(tmp_path, fields, message):
     assert problem(tmp_path, **fields) == message
 
 
+def test_folder_of_another_user_is_refused(tmp_path):
+    """As /tmp/voice-sessions, made by a user who waits for transcripts."""
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    if os.geteuid() == 0:
+        os.chown(planted, 65534, 65534)
+    else:
+        planted = Path("/")
+    told = "can't be used: it belongs to another user; set VOICE_SESSION_ARCHIVE_DIR to a folder of yours"
+    assert problem(tmp_path, voice_session_archive_dir=planted) == f"VOICE_SESSION_ARCHIVE_DIR {planted} {told}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_link_of_another_user_is_refused(tmp_path):
+    (tmp_path / "mine").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "mine")
+    assert "another user" not in problem(tmp_path, voice_session_archive_dir=link, telnyx_public_key="e30=")
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    assert "it belongs to another user" in problem(tmp_path, voice_session_archive_dir=link)
+
+
 def test_data_dir_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "data").write_text("")
     assert problem(tmp_path).startswith(f"DATA_DIR {tmp_path / 'data'} can't be used: ")
@@ -108,12 +132,15 @@ async def test_health_lists_every_node(tmp_path):
         assert await until_it(lambda: nodes(urls[1])) == first
         assert [(node["calls"], node["endings"]) for node in first] == [(0, 0), (0, 0)]
         assert len({node["node"] for node in first}) == 2
+        assert (await http.get(f"{urls[0]}/health")).json()["redis"] == "ok"
         await redis.kill()
 
-        async def no_node_is_known():
-            return not await nodes(urls[0])
+        async def redis_is_away():
+            state = (await http.get(f"{urls[0]}/health")).json()
+            return state["redis"] == "away" and "nodes" not in state
 
-        await until_it(no_node_is_known)
+        await until_it(redis_is_away)
+        assert "voice_gateway_redis_away 1.0" in (await http.get(f"{urls[0]}/metrics")).text
 
 
 async def test_gateway_is_ready_when_its_models_are_loaded(http):

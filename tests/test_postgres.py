@@ -61,6 +61,7 @@ async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_
         assert "Ana Quibble" not in await one_call(stage, "Hello.", "+12025550188")
 
         await until_it(lambda: shows(stage, database="away", endings=2))
+        assert "voice_gateway_database_away 1.0" in (await stage.http.get("/metrics")).text
         await asyncio.to_thread(server.start)
         await until_it(lambda: shows(stage, database="ok", endings=0))
         document = await stage.document()

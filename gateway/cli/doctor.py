@@ -147,6 +147,8 @@ def _settings(settings: Settings) -> Iterator[CheckResult]:
         rejects = _wrong if _has_carrier(settings) else _warning
         yield rejects("callers", "all callers are rejected", "set ALLOWED_CALLERS to your number, or to * for anyone")
     yield _limits(settings)
+    if (keys := settings.folder / ".env").is_file() and stat.S_IMODE(keys.stat().st_mode) & 0o077:
+        yield _warning(".env", "readable by other users of this machine", f"chmod 600 {keys}")
 
 
 def _limits(settings: Settings) -> CheckResult:
@@ -188,8 +190,11 @@ def _folder(name: str, path: Path) -> CheckResult:
         return _wrong(name, f"{path}: {room}", "free up disk space; nothing more can be stored")
     if free < LOW_DISK_BYTES:
         return _warning(name, f"{path}: {room}", "free up disk space soon")
-    if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return _warning(name, f"{path} is readable by other users", f"chmod 700 {path}")
+    if path.exists():
+        if path.stat().st_uid != os.geteuid():
+            return _wrong(name, f"{path} belongs to another user", f"set {name} to a folder of yours")
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            return _warning(name, f"{path} is readable by other users", f"chmod 700 {path}")
     return _ok(name, f"{path}: {room}" if path.exists() else f"{path} (not created yet): {room}")
 
 
@@ -341,7 +346,7 @@ async def _redis(settings: Settings, net: _Net) -> list[CheckResult]:
         check_redis_url(settings)
     except GatewayError:
         return []  # reported with the settings
-    shared_store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
+    shared_store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal(), settings.redis_password))
     try:
         await shared_store.get("doctor")
         return [_ok("redis", "answers")]
@@ -354,30 +359,20 @@ async def _redis(settings: Settings, net: _Net) -> list[CheckResult]:
 async def _postgres(settings: Settings, net: _Net) -> list[CheckResult]:
     if settings.database_url is None:
         return []
-    url = settings.database_url.reveal()
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "127.0.0.1", parts.port or 5432
-    except ValueError:  # its text may quote the address, with the password
-        return [_wrong("postgres", "DATABASE_URL has no valid host or port", "correct DATABASE_URL")]
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            _, writer = await asyncio.open_connection(host, port)
-            writer.close()
-    except (OSError, TimeoutError) as error:
-        what = f"{host}:{port} unreachable ({type(error).__name__})"
-        return [_wrong("postgres", what, "start PostgreSQL, or correct DATABASE_URL")]
-    return [await asyncio.to_thread(_postgres_answers, url, f"{host}:{port}")]
+    return [await asyncio.to_thread(_postgres_answers, settings.database_url.reveal())]
 
 
-def _postgres_answers(url: str, where: str) -> CheckResult:
+def _postgres_answers(url: str) -> CheckResult:
     import psycopg  # slow to import
+
+    from gateway.memory.stores.postgres_pool import connect_problem
 
     try:
         with psycopg.connect(url, connect_timeout=int(TIMEOUT)) as connection:
+            where = f"{connection.info.host}:{connection.info.port}"
             vectors = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
-    except psycopg.Error as error:  # its text may quote the address, with the password
-        return _wrong("postgres", f"{where} refuses ({type(error).__name__})", "correct DATABASE_URL")
+    except psycopg.Error as error:
+        return _wrong("postgres", f"not usable ({connect_problem(error)})", "start PostgreSQL, or correct DATABASE_URL")
     if not vectors:
         return _wrong("postgres", f"{where} has no pgvector", "install pgvector there")
     return _ok("postgres", f"{where} answers and has pgvector")

@@ -77,6 +77,8 @@ class Cluster:
     """The name of this node; empty for a single one."""
     nodes: Sequence[Mapping[str, Any]] = ()
     """The living nodes at the last heartbeat, each with its counts; empty while unknown."""
+    is_away = False
+    """Whether the last heartbeat did not reach the shared store."""
     takes_over_calls = False
     """Whether other nodes continue the calls that this one has when it stops."""
 
@@ -370,8 +372,9 @@ class ClusterNode(Cluster):
                 await self.directory.republish()
                 self._checkpoint()
             self.nodes = await self.directory.nodes()
+            self.is_away = False
         except SharedStoreUnavailable:
-            self.nodes = []
+            self.nodes, self.is_away = [], True
             raise
 
     async def _receive(self, calls: LocalCalls, group: asyncio.TaskGroup) -> None:

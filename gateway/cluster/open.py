@@ -73,14 +73,16 @@ async def open_sharing(
     everything that outlives a call through the files in DATA_DIR: no words of a caller stay in that server.
     """
     sync_seconds = max(1, settings.voice_session_sync_interval)
-    address = settings.redis_url.reveal() if settings.redis_url is not None else private_redis
+    address, password = private_redis, None
+    if settings.redis_url is not None:
+        address, password = settings.redis_url.reveal(), settings.redis_password
     if address:
         # Here, because the import takes 0.1 s and a single node does not need it.
         from gateway.cluster import redis_store
         from gateway.cluster.event_stream import EventStream, SharedErasure
         from gateway.finalization.redis_queue import RedisJobQueue
 
-        client = redis_store.connect(address)
+        client = redis_store.connect(address, password)
         store = redis_store.RedisStore(client)
         directory = CallDirectory(store, timeouts)
         cluster = ClusterNode(directory, timeouts, sync_seconds=sync_seconds, shares_disk=shares_disk)
@@ -110,7 +112,7 @@ async def open_shared_erasure(settings: Settings) -> AsyncIterator[SharedData]:
     from gateway.cluster import redis_store
     from gateway.cluster.event_stream import SharedErasure
 
-    client = redis_store.connect(settings.redis_url.reveal())
+    client = redis_store.connect(settings.redis_url.reveal(), settings.redis_password)
     try:
         yield SharedErasure(client)
     finally:

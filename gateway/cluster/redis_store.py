@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from gateway.errors import SharedStoreUnavailable
+from gateway.settings import Secret
 
 PREFIX: Final = "voice-gateway:"
 ANSWER_SECONDS: Final = 2.0
@@ -38,14 +39,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def connect(url: str) -> Redis:
+def connect(url: str, password: Secret | None = None) -> Redis:
     """
-    A client that answers or fails within seconds.
+    A client that answers or fails within seconds. A password in the URL takes precedence over `password`.
 
     It retries once, at once, after a lost connection: when Redis was restarted, all connections of the pool are dead.
     """
     return Redis.from_url(
         url,
+        password=password.reveal() if password is not None else None,
         socket_timeout=ANSWER_SECONDS,
         socket_connect_timeout=ANSWER_SECONDS,
         retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from gateway.settings import make_private
+
 _NAME: Final = re.compile(r"voice-session-[0-9a-f-]{36}\.(txt|part)")
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of a network folder without locks. A transcript matters more than the order of two writers."""
@@ -45,8 +47,7 @@ class Archive:
         return self._folder / f"voice-session-{session_uuid}.txt"
 
     def _write(self, session_uuid: str, text: str) -> bool:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder.chmod(0o700)
+        make_private(self._folder)
         path = self.path_of(session_uuid)
         part = path.with_suffix(".part")
         with _locked(part) as descriptor:
@@ -74,7 +75,7 @@ class Archive:
 def _locked(part: Path) -> Iterator[int]:
     """The unfinished file, locked: several nodes may share the folder and finalize the same call."""
     while True:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)

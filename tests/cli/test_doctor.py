@@ -175,7 +175,7 @@ async def test_settings_file_is_looked_at(doctor: Any, tmp_path: Path) -> None:
     _, found = await doctor(**NO_MODELS)
     assert found["postgres"] == (
         "wrong",
-        "127.0.0.1:1 unreachable (ConnectionRefusedError) start PostgreSQL, or correct DATABASE_URL",
+        "not usable (connection refused) start PostgreSQL, or correct DATABASE_URL",
     )
 
 
@@ -229,8 +229,8 @@ async def test_mistake_in_settings_is_a_finding(doctor: Any) -> None:
         ({"TELNYX_API_KEY": "k", "TELNYX_PUBLIC_KEY": "k"}, "TELNYX_PUBLIC_KEY is not a base64 Ed25519 key"),
         ({"REDIS_URL": "localhost"}, "REDIS_URL is not an address of Redis"),
         ({"REDIS_URL": "redis://:a-password@localhost:99999/0"}, "REDIS_URL is not an address of Redis"),
-        ({"DATABASE_URL": "postgresql://me:a-password@localhost:99999/x"}, "DATABASE_URL has no valid host or port"),
-        ({"DATABASE_URL": "postgresql://[::1/x"}, "DATABASE_URL has no valid host or port"),
+        ({"DATABASE_URL": "postgresql://me:a-password@localhost:999999/x"}, "DATABASE_URL is not an address"),
+        ({"DATABASE_URL": "postgresql://[::1/x"}, "DATABASE_URL is not an address"),
     ],
 )
 async def test_what_keeps_it_from_starting_is_a_finding(doctor: Any, environ: dict[str, str], words: str) -> None:
@@ -251,6 +251,16 @@ def test_text_is_for_people(
     assert "  to do: start the gateway and the tunnel, then run this again\n" in text
     assert "ok       engine" in text
     assert "  to do: set ALLOWED_CALLERS to your number, or to * for anyone\n" in text
+
+
+async def test_env_file_that_others_can_read_is_named(doctor: Any, tmp_path: Path) -> None:
+    keys = tmp_path / ".env"
+    keys.write_text("MAX_CALLS=5\n")
+    keys.chmod(0o640)
+    _, found = await doctor(**NO_MODELS)
+    assert found[".env"] == ("warning", f"readable by other users of this machine chmod 600 {keys}")
+    keys.chmod(0o600)
+    assert ".env" not in (await doctor(**NO_MODELS))[1]
 
 
 async def test_limits_that_are_off_are_named(doctor: Any) -> None:

@@ -145,7 +145,10 @@ async def test_nodes_are_unknown_while_the_store_is_away(cluster):
     await asyncio.sleep(1.5)
     cluster.store.is_away = True
     await asyncio.sleep(2)
-    assert a.nodes == []
+    assert (list(a.nodes), a.is_away) == ([], True)
+    cluster.store.is_away = False
+    await asyncio.sleep(2)
+    assert (len(a.nodes), a.is_away) == (1, False)
 
 
 async def test_no_node_counts_as_dead_right_after_an_outage(cluster):

@@ -54,6 +54,15 @@ async def test_open_folder_is_closed_to_others(archive, folder):
     assert mode(folder) == 0o700
 
 
+async def test_link_in_place_of_a_file_is_not_followed(archive, folder, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("keep this")
+    archive.path_of(ID).with_suffix(".part").symlink_to(victim)
+    with pytest.raises(OSError):
+        await archive.write(ID, "text")
+    assert victim.read_text() == "keep this"
+
+
 async def test_repeating_replaces_the_file_whole(archive, folder):
     await archive.write(ID, "a long first text\n")
     assert await archive.write(ID, "short\n")

@@ -34,6 +34,23 @@ Raw = psycopg.Connection[Any]
 _NAMED: Final = re.compile(r"(?<![:\w]):([a-z_]+)")
 _FAILURE_CHECK_SECONDS: Final = 0.05  # how soon a job that waits for a connection notices that connecting failed
 
+_CONNECT_PROBLEMS: Final = {
+    "password authentication failed": "wrong user or password",
+    "no password supplied": "a password is needed; put it into DATABASE_URL or PGPASSWORD",
+    "no pg_hba.conf entry": "the server does not admit this user from here",
+    "does not exist": "the database or the user does not exist",
+    "failed to resolve host": "the host name is unknown",
+    "Connection refused": "connection refused",
+    "No such file or directory": "no such file or directory",
+    "timeout expired": "no answer in time",
+    "starting up": "the server is starting",
+    "shutting down": "the server is stopping",
+    "too many": "the server has too many connections",
+    "sslmode": "TLS failed",
+    "SSL": "TLS failed",
+}
+"""What libpq's and the server's messages contain, and what it means."""
+
 # It logs each failed attempt; here the reason is in the error that the work gets.
 logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
@@ -233,10 +250,7 @@ class PostgresPool:
                 keepalives_count=3,
             )
         except psycopg.Error as error:
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-            if isinstance(error, psycopg.ProgrammingError):  # its message quotes the URL, which may contain a password
-                reason = "it is no address; write it like postgresql://user:password@host:5432/name"
-            raise StoreUnavailable(f"can't reach PostgreSQL, see DATABASE_URL: {reason}") from error
+            raise StoreUnavailable(f"can't reach PostgreSQL, see DATABASE_URL: {connect_problem(error)}") from None
         self._opening = connection
         try:
             if not self._is_prepared:
@@ -251,6 +265,14 @@ class PostgresPool:
         finally:
             self._opening = None
         return connection
+
+
+def connect_problem(error: psycopg.Error) -> str:
+    """Why connecting failed, in words of ours: the driver's may quote any part of the URL, also of the password."""
+    if isinstance(error, psycopg.ProgrammingError):
+        return "it is no address; write it like postgresql://user:password@host:5432/name"
+    text = str(error)
+    return next((problem for sign, problem in _CONNECT_PROBLEMS.items() if sign in text), type(error).__name__)
 
 
 def _cut(connection: Raw) -> None:
