@@ -1,4 +1,4 @@
-FROM python:3.12-slim AS build
+FROM python:3.12.13-slim@sha256:229a2c5bfa27522db7815ea81f9bed70af17ccb9de9fc7ad142b1877b5830d36 AS build
 ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir "uv>=0.9,<1"
 WORKDIR /app
@@ -15,7 +15,7 @@ COPY prompts prompts
 # hadolint ignore=SC2086
 RUN uv sync --frozen --no-dev --no-editable ${EXTRAS} ${MORE}
 
-FROM python:3.12-slim
+FROM python:3.12.13-slim@sha256:229a2c5bfa27522db7815ea81f9bed70af17ccb9de9fc7ad142b1877b5830d36
 RUN install -d -o 10001 -g 10001 -m 0700 /data
 WORKDIR /app
 COPY --from=build /app/.venv .venv

@@ -152,13 +152,9 @@ class Settings(BaseModel):
     openclaw_gateway_url: str = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
     openclaw_gateway_token: Key = Field(None, description="its token; it gives full access there, so keep it private")
 
-    redis_url: SecretText = Field(
-        None, description="unset: one node, everything embedded; else shared by nodes"
-    )
+    redis_url: SecretText = Field(None, description="unset: one node, everything embedded; else shared by nodes")
     redis_password: SecretText = Field(None, description="its password, unless REDIS_URL has one")
-    database_url: SecretText = Field(
-        None, description="unset: memory in a file under DATA_DIR; else this PostgreSQL"
-    )
+    database_url: SecretText = Field(None, description="unset: memory in a file under DATA_DIR; else this PostgreSQL")
     voice_session_enabled: bool = Field(True, description="false: calls work, nothing is stored or remembered")
     voice_session_sync_interval: WholeNumber = Field(
         30, description="seconds between checkpoints of a live call to Redis"

@@ -27,7 +27,7 @@ class RedisServer:
 
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        binary = _binary()
+        binary = redis_binary()
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         self._process = await asyncio.create_subprocess_exec(
             binary,
@@ -77,7 +77,8 @@ async def running_redis(folder: Path, *, forgets: bool = False) -> AsyncIterator
         await server.kill()
 
 
-def _binary() -> str:
+def redis_binary() -> str:
+    """The path of a server program."""
     if found := shutil.which("redis-server"):
         return found
     try:

@@ -1,25 +1,136 @@
 """The files under deploy/ fit the program."""
 
+import asyncio
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import redis.asyncio
+import yaml
 
-from gateway.settings import NAMES, Settings
+from gateway.cluster.redis_store import RedisStore, connect
+from gateway.errors import SharedStoreUnavailable
+from gateway.settings import NAMES, Secret, Settings
+from tests.ports import free_port
+from tests.postgres_server import PostgresServer
+from tests.redis_server import redis_binary
+from tests.stage import make_carrier, staged, until_it
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-ITS_OWN = {"DOMAIN", "POSTGRES_PASSWORD", "POSTGRES_USER", "POSTGRES_DB"}
+NOT_SETTINGS = {"PGPASSWORD", "FORWARDED_ALLOW_IPS"}  # libpq and uvicorn read them
+ODD_PASSWORD = "p@ss/w:o'r\"d#%41?&$HOME \\"
 
 
 def text(name: str) -> str:
     return (DEPLOY / name).read_text(encoding="utf-8")
 
 
+COMPOSE = yaml.safe_load(text("compose.yaml"))
+SERVICES = COMPOSE["services"]
+
+
+# Compose
+
+
 def test_compose_sets_what_the_gateway_reads():
-    names = set(re.findall(r"^ {6}([A-Z_]+): ", text("compose.yaml"), re.MULTILINE))
-    assert names - ITS_OWN < set(NAMES)
-    assert {"PUBLIC_URL", "REDIS_URL", "DATABASE_URL", "GATEWAY_ADMIN_TOKEN"} < names
+    names = set(SERVICES["gateway"]["environment"])
+    assert names - NOT_SETTINGS < set(NAMES)
+    assert {"PUBLIC_URL", "REDIS_URL", "DATABASE_URL", "GATEWAY_ADMIN_TOKEN", *NOT_SETTINGS} < names
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_containers_have_no_more_than_they_need(name):
+    service = SERVICES[name]
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "caddy" else [])
+    assert {"mem_limit", "cpus", "pids_limit"} < set(service)
+    assert ("ports" in service) == (name == "caddy")
+
+
+def test_stores_are_on_a_network_without_a_way_out():
+    networks = {name: service["networks"] for name, service in SERVICES.items()}
+    assert networks == {"gateway": ["front", "back"], "redis": ["back"], "postgres": ["back"], "caddy": ["front"]}
+    assert COMPOSE["networks"]["back"] == {"internal": True}
+
+
+def test_proxy_that_compose_runs_is_trusted():
+    (subnet,) = COMPOSE["networks"]["front"]["ipam"]["config"]
+    assert SERVICES["gateway"]["environment"]["FORWARDED_ALLOW_IPS"] == subnet["subnet"]
+
+
+def test_images_are_pinned_by_digest():
+    images = [service["image"] for service in SERVICES.values() if "image" in service]
+    images += re.findall(r"^FROM (\S+)", text("../Dockerfile"), re.MULTILINE)
+    assert len(images) == 5
+    assert [image for image in images if not re.fullmatch(r"[\w./-]+:\d[\w.-]*@sha256:[0-9a-f]{64}", image)] == []
+
+
+async def test_redis_of_compose_needs_the_password(tmp_path):
+    """Its command is run for real. No process shows the password."""
+    shell, option, script = SERVICES["redis"]["command"]
+    port, programs = free_port(), tmp_path / "bin"
+    programs.mkdir()
+    (programs / "redis-server").symlink_to(redis_binary())
+    script = script.replace("$$", "$").replace("appendonly yes", f"appendonly yes\nport {port}\nbind 127.0.0.1")
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "REDISCLI_AUTH": ODD_PASSWORD}
+    server = await asyncio.create_subprocess_exec(
+        shell, option, script, cwd=tmp_path, env=environ, stdout=asyncio.subprocess.DEVNULL
+    )
+    url = f"redis://127.0.0.1:{port}/0"
+    right, wrong = RedisStore(connect(url, Secret(ODD_PASSWORD))), RedisStore(connect(url))
+    try:
+
+        async def answers():
+            try:
+                return await right.get("name") is None
+            except SharedStoreUnavailable:
+                return False
+
+        await until_it(answers)
+        with pytest.raises(SharedStoreUnavailable):
+            await wrong.get("name")
+        assert "p@ss" not in command_line(server.pid)
+        async with staged(tmp_path / "a", make_carrier("twilio"), REDIS_URL=url, REDIS_PASSWORD=ODD_PASSWORD) as stage:
+            await until_it(lambda: _node_is_registered(url))
+            assert (await stage.http.get("/health")).json()["redis"] == "ok"
+    finally:
+        await right.close()
+        await wrong.close()
+        server.terminate()
+        await server.wait()
+
+
+def command_line(pid: int) -> str:
+    return subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
+
+
+async def _node_is_registered(url):
+    async with redis.asyncio.Redis.from_url(url, password=ODD_PASSWORD) as client:
+        return bool(await client.keys("*alive:*"))
+
+
+async def test_any_database_password_works(tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch):
+    """The address of compose.yaml with a real server; the password is in PGPASSWORD."""
+    address = SERVICES["gateway"]["environment"]["DATABASE_URL"]
+    assert address == "postgresql://gateway@postgres:5432/gateway"
+    postgres.add_user("careful", ODD_PASSWORD.replace("'", "''"))
+    address = address.replace("gateway@postgres:5432/gateway", f"careful@127.0.0.1:{postgres.port}/postgres")
+    schema = postgres.fresh().partition("?")[2]
+    monkeypatch.setenv("PGPASSWORD", ODD_PASSWORD)
+    async with staged(tmp_path, make_carrier("twilio"), DATABASE_URL=f"{address}?{schema}") as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("My name is Ana Quibble.")
+        await call.hang_up()
+        await stage.document()
+        assert (await stage.http.get("/health")).json()["database"] == "ok"
+
+
+# Proxies and systemd
 
 
 @pytest.mark.parametrize(
@@ -27,6 +138,16 @@ def test_compose_sets_what_the_gateway_reads():
 )
 def test_proxies_keep_metrics_inside(name, line):
     assert line in [one.strip() for one in text(name).splitlines()]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_service_is_hardened():
+    unit = DEPLOY / "voice-gateway.service"
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)]
+    rated = subprocess.run(command, capture_output=True, text=True)
+    assert rated.returncode == 0, rated.stdout[-300:]
+    exposure = re.search(r"exposure level for \S+: ([\d.]+)", rated.stdout)
+    assert exposure and float(exposure[1]) <= 2.0
 
 
 def test_service_sets_what_the_gateway_reads():
