@@ -87,7 +87,7 @@ from gateway.web.login import LoginGuard, SealedParam
 from gateway.web.mcp import McpEndpoint
 from gateway.web.media import MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
-from gateway.web.request import PublicUrl
+from gateway.web.request import PublicUrl, redirect_final_slashes
 from gateway.web.sessions import LiveEventsEndpoint
 from gateway.web.softphone import PhonePages, SoftphoneEndpoint
 from gateway.web.telnyx import TelnyxEndpoint
@@ -161,7 +161,9 @@ def create_app(
                 "close_event_streams": resources.call_events.close,
             }
 
-    return Starlette(lifespan=lifespan)
+    app = Starlette(lifespan=lifespan)
+    redirect_final_slashes(app.router)
+    return app
 
 
 # Settings

@@ -1,6 +1,7 @@
 """The files under deploy/ fit the program."""
 
 import asyncio
+import hashlib
 import os
 import re
 import shutil
@@ -68,6 +69,21 @@ def test_images_are_pinned_by_digest():
     images += re.findall(r"^FROM (\S+)", text("../Dockerfile"), re.MULTILINE)
     assert len(images) == 5
     assert [image for image in images if not re.fullmatch(r"[\w./-]+:\d[\w.-]*@sha256:[0-9a-f]{64}", image)] == []
+
+
+def test_digests_are_updated_from_the_registry(tmp_path):
+    for name in ("Dockerfile", "deploy/compose.yaml", "scripts/pin-images"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text('#!/bin/sh\n[ "$*" ] && echo "sha256:$(echo "$4" | sha256sum | cut -d " " -f 1)"\n')
+    docker.chmod(0o755)
+    environ = {"PATH": f"{docker.parent}:{os.environ['PATH']}"}
+    ran = subprocess.run([tmp_path / "scripts" / "pin-images"], env=environ, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr, len(ran.stdout.splitlines())) == (0, "", 4)
+    found = re.findall(r"(\S+)@sha256:(\w+)", (tmp_path / "deploy" / "compose.yaml").read_text())
+    assert dict(found) == {image: hashlib.sha256(f"{image}\n".encode()).hexdigest() for image, _ in found}
 
 
 async def test_redis_of_compose_needs_the_password(tmp_path):
@@ -170,9 +186,13 @@ def test_calls_may_drain_before_they_are_killed(name, pattern):
 
 def test_docs_name_every_file():
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    assert [file.name for file in DEPLOY.iterdir() if file.is_file() and f"deploy/{file.name}" not in page] == [
-        "Caddyfile"
-    ]
+    assert [file.name for file in DEPLOY.iterdir() if file.is_file() and f"deploy/{file.name}" not in page] == []
+
+
+def test_docs_publish_the_port_on_loopback_only():
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
+    commands = [line for page in pages for line in page.splitlines() if line.startswith("docker run")]
+    assert commands and all("-p 127.0.0.1:8000:8000" in line for line in commands)
 
 
 def test_every_file_that_compose_mounts_is_there():

@@ -2,9 +2,12 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gateway.metrics import PREFIX, REGISTRY
 from gateway.session import EndReason
@@ -13,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboard.json"
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 METRICS_PAGE = (ROOT / "docs" / "metrics-and-logs.md").read_text(encoding="utf-8")
+NODES = {"a": 1, "b": 0}.items()
 SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
 KINDS = {
     (family.name + "_total" if family.type == "counter" else family.name): family.type for family in REGISTRY.collect()
@@ -69,6 +73,43 @@ def test_panels_do_not_overlap() -> None:
 def test_every_alert_says_what_to_do() -> None:
     text = ALERTS.read_text(encoding="utf-8")
     assert len(re.findall("- alert: ", text)) == len(re.findall("description: ", text)) > 0
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.parametrize("store", ["redis", "database"])
+def test_store_that_is_away_raises_an_alert(store: str, tmp_path: Path) -> None:
+    """Prometheus itself evaluates the rules: a minute after the store has gone, for the node that misses it."""
+    name = f"{store.title()}IsAway"
+    series = [{"series": f'{PREFIX}{store}_away{{instance="{node}"}}', "values": f"0 {gone}x9"} for node, gone in NODES]
+    cases = [
+        {"eval_time": "1m", "alertname": name, "exp_alerts": []},
+        {
+            "eval_time": "3m",
+            "alertname": name,
+            "exp_alerts": [{"exp_labels": {"severity": "critical", "instance": "a"}}],
+        },
+    ]
+    rules = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))
+    for rule in rules["groups"][0]["rules"]:
+        rule.pop("annotations")
+    (tmp_path / "rules.yml").write_text(json.dumps(rules))
+    tests = [{"interval": "1m", "input_series": series, "alert_rule_test": cases}]
+    (tmp_path / "test.yml").write_text(json.dumps({"rule_files": ["rules.yml"], "tests": tests}))
+    ran = subprocess.run(["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_prometheus_accepts_the_rules() -> None:
+    ran = subprocess.run(["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_rule_is_complete() -> None:
+    for rule in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"][0]["rules"]:
+        assert {"alert", "expr", "for", "labels", "annotations"} == set(rule)
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
 
 
 def test_docs_list_every_metric() -> None:

@@ -20,6 +20,7 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 
 def nginx(config: str, folder: Path, port: int, upstream: int) -> list[str]:
     config = re.sub(r"ssl_certificate.*", "", config.replace("listen 443 ssl", f"listen 127.0.0.1:{port}"))
+    config = config.replace("listen 80;", f"listen 127.0.0.1:{free_port()};")
     config = config.replace("/var/log/nginx", str(folder)).replace(":8000", f":{upstream}")
     temporary = "".join(
         f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -49,7 +50,7 @@ def haproxy(config: str, folder: Path, port: int, upstream: int) -> list[str]:
 
 def apache2(config: str, folder: Path, port: int, upstream: int) -> list[str]:
     modules = Path(found("apache2")).parent.parent / "lib" / "apache2" / "modules"
-    names = ("mpm_event", "authz_core", "headers", "proxy", "proxy_http")
+    names = ("mpm_event", "authz_core", "headers", "proxy", "proxy_http", "reqtimeout")
     load = "\n".join(f"LoadModule {name}_module {modules}/mod_{name}.so" for name in names)
     config = re.sub(r"SSL.*", "", config.replace("*:443", f"127.0.0.1:{port}")).replace(":8000", f":{upstream}")
     config = config.replace("/var/log/apache2", str(folder))
@@ -95,6 +96,27 @@ async def running(proxy, folder: Path, gateway_url: str):
         await process.wait()
 
 
+async def check_answers(http: httpx.AsyncClient) -> None:
+    """HSTS; redirects to the same scheme and host, whatever the client claims; limits of the header."""
+    claims = {"X-Forwarded-Proto": "ftp", "X-Forwarded-Host": "evil.example.com"}
+    for path, status in {"/login/?token=x": 307, "/calls": 303}.items():
+        response = await http.get(path, headers=claims)
+        assert response.headers["Strict-Transport-Security"] == "max-age=31536000"
+        assert (response.status_code, response.headers["Location"].partition("?")[0]) == (status, "/login")
+    assert (await http.get("/health", headers={"X-Long": "x" * 40_000})).status_code in (400, 431)
+
+
+async def status_of_large_body(port: int) -> bytes:
+    """Without a token the gateway answers before it has read the body, and a proxy may pass that on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST /v1/query HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5000000\r\n\r\n"
+    writer.write(head.encode() + bytes(20_000))
+    try:
+        return (await reader.readline()).split()[1]
+    finally:
+        writer.close()
+
+
 @pytest.mark.parametrize("carrier_name", ["twilio", "telnyx"])
 @pytest.mark.parametrize("proxy", PROXIES, ids=lambda proxy: proxy.__name__)
 async def test_whole_call_through_proxy(proxy, carrier_name, tmp_path):
@@ -106,6 +128,9 @@ async def test_whole_call_through_proxy(proxy, carrier_name, tmp_path):
             for _ in range(3):
                 assert (await http.get("/health")).status_code == 200
             assert (await http.get("/metrics")).status_code == 404
+            await check_answers(http)
+            if proxy is not apache2:  # its LimitRequestBody is not for requests that it forwards
+                assert await status_of_large_body(httpx.URL(url).port) in (b"401", b"413")
             call, conversation = await stage.dial()
             await call.speak(SOUND * 5)
             await until(lambda: SOUND * 5 in bytes(conversation.heard))

@@ -3,13 +3,15 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import orjson
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Match, Router
+from starlette.types import Receive, Scope, Send
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.sealing import is_same
@@ -59,6 +61,28 @@ class PublicUrl:
 
 def _first(header: str) -> str:
     return header.split(",")[0].strip()
+
+
+def redirect_final_slashes(router: Router) -> None:
+    """
+    Redirect `/calls/` to `/calls`, where only that exists.
+
+    The address is a path only: Starlette's own redirect has the scheme and host that a proxy uses to reach us.
+    """
+    not_found = router.default
+
+    async def redirect(scope: Scope, receive: Receive, send: Send) -> None:
+        path = f"/{scope['path'].strip('/')}"  # one slash: two would name a host
+        if scope["type"] == "http" and scope["path"].endswith("/"):
+            found = [route for route in router.routes if route.matches({**scope, "path": path})[0] is not Match.NONE]
+            if found:
+                query = scope["query_string"].decode("latin-1")
+                response = RedirectResponse(f"{quote(path)}{f'?{query}' if query else ''}")
+                await response(scope, receive, send)
+                return
+        await not_found(scope, receive, send)
+
+    router.redirect_slashes, router.default = False, redirect
 
 
 # Credentials

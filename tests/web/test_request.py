@@ -1,12 +1,22 @@
+import httpx
 import orjson
 import pytest
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
 from gateway.settings import Secret
-from gateway.web.request import MAX_BODY_BYTES, PublicUrl, authenticate, json_endpoint, read_body
+from gateway.web.request import (
+    MAX_BODY_BYTES,
+    PublicUrl,
+    authenticate,
+    json_endpoint,
+    read_body,
+    redirect_final_slashes,
+)
 
 
 def request(path="/twilio/incoming", query="", *, raw_path=None, chunks=(), **headers):
@@ -145,3 +155,35 @@ async def test_larger_body_is_refused_as_it_comes():
     with pytest.raises(HTTPException) as raised:
         await read_body(asked)
     assert (raised.value.status_code, raised.value.detail) == (413, "body too large")
+
+
+# Redirects
+
+
+@pytest.fixture
+async def slashes():
+    """A client of an application with one page, /calls/{id}."""
+    app = Starlette(routes=[Route("/calls/{id}", lambda request: PlainTextResponse("page"), methods=["GET"])])
+    redirect_final_slashes(app.router)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8000") as http:
+        yield http
+
+
+FORWARDED = {"X-Forwarded-Host": "other.example.com", "X-Forwarded-Proto": "https", "Forwarded": "host=x;proto=http"}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Host": "voice.example.com"}, {"Host": "10.0.0.1:8000", **FORWARDED}])
+async def test_redirect_keeps_scheme_and_host_of_the_client(slashes, headers):
+    response = await slashes.get("/calls/a%20b/?find=%2B1", headers=headers)
+    assert (response.status_code, response.headers["Location"]) == (307, "/calls/a%20b?find=%2B1")
+
+
+async def test_redirect_names_no_other_host(slashes):
+    assert (await slashes.get("http://127.0.0.1:8000//calls/1/")).headers["Location"] == "/calls/1"
+    assert (await slashes.get("http://127.0.0.1:8000//evil.example.com/")).status_code == 404
+
+
+async def test_other_unknown_paths_are_not_redirected(slashes):
+    paths = ["/", "/calls/", "/calls//", "/other/", "/calls/1/2/"]
+    assert {(await slashes.get(path)).status_code for path in paths} == {404}
+    assert (await slashes.get("/calls/1")).text == "page"
