@@ -27,6 +27,7 @@ from gateway.calls.manager import Admission, CallManager
 from gateway.calls.monitoring import LevelMeters
 from gateway.calls.outbound import OutboundCallStore
 from gateway.calls.recorder import RecordingDirectory
+from gateway.calls.recording_files import RecordingCipher
 from gateway.cluster.directory import ClusterTimeouts
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
 from gateway.engines.interface import VoiceEngine
@@ -297,7 +298,7 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder, ranking=ranking)
     stack.push_async_callback(stores.close)
     stack.push_async_callback(config.writer.close)
-    recordings = RecordingDirectory(settings.record_dir)
+    recordings = RecordingDirectory(settings.record_dir, RecordingCipher(settings.record_key))
     stack.callback(recordings.close)
     cluster = sharing.cluster
     await stack.enter_async_context(running(cluster.run()))
@@ -476,7 +477,7 @@ def _call_controls(settings: Settings, http: httpx.AsyncClient, limits: DialLimi
 
 def _background_jobs(config: Config, resources: Resources, services: Services) -> Iterable[Coroutine[Any, Any, None]]:
     """Everything that runs beside calls until the application stops."""
-    store, manager, finalizer = resources.store, services.manager, services.finalizer
+    settings, store, manager, finalizer = config.settings, resources.store, services.manager, services.finalizer
     yield store.watch()
     yield manager.run()
     yield resources.levels.run()
@@ -486,7 +487,8 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield finalizer.follow_queue()
     yield agent_llm.keep_warm(config.agent_llms, lambda: manager.live_calls > 0)
     yield maintenance.delete_old_transcripts(resources.archive)
-    yield maintenance.delete_old_events(resources.log, config.settings.voice_session_retention_days)
+    yield maintenance.delete_old_recordings(DataLocations.of(settings), settings.record_retention_days)
+    yield maintenance.delete_old_events(resources.log, settings.voice_session_retention_days)
     yield maintenance.expire_memory(FactStore(store), PinnedTopicStore(store), config.retention)
     if resources.remem is not None:
         yield RemoteCopies(store, resources.remem).run()
@@ -557,7 +559,8 @@ def _dashboard_routes(
     """The dashboard's pages. They read through `stores`, which no call waits for."""
     settings, token, store = config.settings, config.admin_token, stores.memory
     guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
-    sounds, places = RecordingCache(settings.record_dir), DataLocations.of(settings)
+    places = DataLocations.of(settings)
+    sounds = RecordingCache(places.record_dir, places.recordings, retention_days=settings.record_retention_days)
     eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces)
     operator, events, has_remote = services.manager.operator, resources.call_events, resources.remem is not None
     return [

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from gateway.calls.recording_files import delete_old
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.audit_log import AuditLog
 from gateway.history.call_log import CallLog, Cursor
-from gateway.history.erasure import Eraser
+from gateway.history.erasure import DataLocations, Eraser
 from gateway.memory.facts import FactStore
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
@@ -64,6 +65,21 @@ async def delete_old_transcripts(archive: Archive) -> None:
         except OSError as error:
             _log.warning("old transcripts could not be deleted", extra={"error": type(error).__name__})
         await asyncio.sleep(HOUR)
+
+
+async def delete_old_recordings(
+    places: DataLocations, retention_days: int, *, after_start: float = AFTER_START
+) -> None:
+    """Delete recordings of calls that are past their time, after the start and once a day; 0 days keep them."""
+    await asyncio.sleep(after_start)
+    while retention_days and places.record_dir is not None:
+        before = datetime.now(UTC) - timedelta(days=retention_days)
+        try:
+            if deleted := await asyncio.to_thread(delete_old, places.record_dir, places.recordings, before):
+                _log.info("old recordings deleted", extra={"files": deleted})
+        except OSError as error:
+            _log.warning("old recordings could not be deleted", extra={"error": type(error).__name__})
+        await asyncio.sleep(DAY)
 
 
 async def delete_old_events(log: CallLog, retention_days: int) -> None:

@@ -5,6 +5,8 @@ All configuration, read once.
 precedence. Nothing else reads the environment; a package is given the values it needs, not the whole.
 """
 
+import base64
+import binascii
 import dataclasses
 import errno
 import os
@@ -77,6 +79,19 @@ def _key(value: Any) -> Any:
             raise ValueError("has a character that no header can carry; copy it once more")
         return Secret(value)
     return value
+
+
+def _fernet_keys(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    keys = [key.strip() for key in value.split(",")]
+    try:
+        sizes = {len(base64.urlsafe_b64decode(key)) for key in keys}
+    except (binascii.Error, ValueError):
+        sizes = {0}
+    if sizes != {32}:
+        raise ValueError("is not a key, or several with commas between them; make one with: gateway recordings key")
+    return Secret(",".join(keys))
 
 
 def _address(*schemes: str) -> AfterValidator:
@@ -176,6 +191,10 @@ class Settings(BaseModel):
     gateway_admin_token: Key = Field(None, description="unset: made at first start, kept under DATA_DIR")
     record_dir: Annotated[Path | None, BeforeValidator(_path)] = Field(
         None, description="unset: nothing is recorded; else recorded calls, for gateway replay"
+    )
+    record_retention_days: WholeNumber = Field(7, description="days until recordings are deleted; 0: never")
+    record_key: Annotated[Secret | None, BeforeValidator(_fernet_keys)] = Field(
+        None, description="encrypts recordings; several with commas: the first encrypts, all decrypt; unset: plain"
     )
     listen_in: bool = Field(False, description="true: dashboard users may listen to live calls")
     max_connections: WholeNumber = Field(

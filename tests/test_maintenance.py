@@ -11,12 +11,20 @@ import pytest
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.audit_log import AuditAction, AuditFilter, AuditLog, AuditNote
 from gateway.history.calls_table import EVERY_CALL, CallsTable
+from gateway.history.erasure import DataLocations
 from gateway.history.stores import open_local_store
-from gateway.maintenance import GarbageLimits, archive_old_calls, collect_garbage, running, trim_audit_log
+from gateway.maintenance import (
+    GarbageLimits,
+    archive_old_calls,
+    collect_garbage,
+    delete_old_recordings,
+    running,
+    trim_audit_log,
+)
 from gateway.memory.memory_log import Retention
 from gateway.settings import Secret
 from tests.calls.aftermath import a_session
-from tests.stage import until_it
+from tests.stage import until, until_it
 
 LIMITS = GarbageLimits(check_seconds=0.001, quiet_objects=1_000, busy_objects=50_000)
 
@@ -130,3 +138,17 @@ async def test_old_audit_entries_are_deleted(tmp_path, days, left):
         await until_it(is_done)
     assert (await audit.verify()).problem == ""
     await store.close()
+
+
+async def test_recordings_are_deleted_by_age(tmp_path, caplog):
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    for path, days in ((old, 8), (new, 6)):
+        started_at = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+        path.write_text(f'{{"note": "call", "content": {{"started_at": "{started_at}"}}}}\n')
+    places = DataLocations(tmp_path, tmp_path, tmp_path)
+    await delete_old_recordings(places, 0, after_start=0)  # 0 keeps them, and there is nothing to wait for
+    caplog.set_level("INFO")
+    async with running(delete_old_recordings(places, 7, after_start=0)):
+        await until(lambda: not old.exists() and caplog.records)
+    assert new.exists()
+    assert [(record.getMessage(), record.files) for record in caplog.records] == [("old recordings deleted", 1)]

@@ -153,11 +153,10 @@ class CallFactory:
             session.started_at = datetime.now(UTC)  # not when it rang
         self.open_log(session, call)
         recorder: CallRecorder = NoRecorder()
-        if not session.off_record:
+        if self.has_memory and session.caller and not session.off_record:
             recorder = call.recorder or self.recordings.record(session.uuid)
         if recorder is not call.recorder:
-            known = {"remembers": self.has_memory, "functions": tools.function_names}
-            recorder.note("call", call.recording_header(session) | known)
+            recorder.note("call", call.recording_header(session) | {"functions": tools.function_names})
         is_ours = functools.partial(cluster.is_ours_now, call.key)
         llm = self.agent_llms.open(call.agent, call.caller, call.media_url, call.access)
         media = Call(

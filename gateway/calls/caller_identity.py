@@ -70,6 +70,8 @@ class CallerIdentity:
         if caller != self._session.caller:
             self._session.caller, self._session.number = caller, self._number if caller != self._number else ""
             self._events.set_identity(caller, self._session.number)
+            if not caller:
+                self._recorder.discard()  # nothing may be kept of this caller
             self._access.change_caller(caller)
 
     def set_pin(self, pin: str) -> None:

@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "check the set-up and say what to fix",
     "setup": "point a phone number at this gateway",
     "replay": "play recorded calls and compare the results",
+    "recordings": "make a key for recordings, or encrypt them with a new one",
     "tail": "follow calls as they happen",
     "sessions": "list and show calls; retry post-call processing",
     "latency": "show how long answers took",

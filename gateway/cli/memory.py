@@ -311,7 +311,7 @@ async def _memory_rebuild(context: _Context) -> AsyncIterator[MemoryRebuild]:
                 is_erased=eraser.is_erased,
             )
             history = CallHistory(stores, data_dir=given.data_dir, archive_dir=archive_dir)
-            yield MemoryRebuild(steps, history, given.record_dir)
+            yield MemoryRebuild(steps, history, DataLocations.of(given))
     finally:
         await summarizer.close()
         if embedder is not None:

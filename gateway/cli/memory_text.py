@@ -190,6 +190,9 @@ def deleted(result: ErasureResult) -> Iterator[RenderableType]:
     if result.unscrubbed:
         names = ", ".join(result.unscrubbed)
         yield f"could not rewrite {names} (busy or disk full); deleted text may remain in free pages, run this again"
+    if result.unreadable:
+        found = count(result.unreadable, "recording")
+        yield f"{found} can't be decrypted and may be of this caller; add the key to RECORD_KEY, run this again"
 
 
 def forgotten(

@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 
 from gateway import logs, settings
+from gateway.calls.recording_files import RecordingCipher
 from gateway.cli.terminal import count
 from gateway.errors import SettingsError
 from gateway.replay.compare import Difference, compare, compare_stored
@@ -76,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     if options.engine_port is not None and not options.url:
         raise SettingsError("--engine-port is for a running gateway; give its address with --url")
     running = _running(options.url) if options.url else None
-    recordings = [read(path) for path in options.files]
+    cipher = RecordingCipher(settings.load(os.environ, Path.cwd()).record_key)
+    recordings = [read(path, cipher) for path in options.files]
     for recording in recordings:
         if recording.warning:
             print(f"gateway: {recording.warning}", file=sys.stderr)

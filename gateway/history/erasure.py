@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.calls.recording_files import PLAIN, RecordingCipher, header
+from gateway.errors import RecordingError, SharedStoreUnavailable, StoreUnavailable
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.remote_copies import sent_copies
@@ -67,10 +68,12 @@ class DataLocations:
     data_dir: Path
     archive_dir: Path
     record_dir: Path | None = None
+    recordings: RecordingCipher = PLAIN
 
     @classmethod
     def of(cls, settings: Settings) -> "DataLocations":
-        return cls(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
+        cipher = RecordingCipher(settings.record_key)
+        return cls(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir, cipher)
 
     @property
     def log(self) -> Path:
@@ -87,6 +90,7 @@ class CallerData:
     What is stored of a caller, with one agent or all (empty).
 
     `sessions` maps session ids to agents; `unfinished` are those that are live or whose finalization job is not done.
+    `unreadable` counts recordings of calls without a word whose caller is unknown, because they can't be decrypted.
     """
 
     caller: str
@@ -95,6 +99,7 @@ class CallerData:
     unfinished: frozenset[str]
     documents: int
     files: tuple[Path, ...]
+    unreadable: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.sessions or self.documents or self.files)
@@ -106,16 +111,18 @@ class ErasureResult:
     What was deleted, by kind, and what could not be.
 
     `remote_left` counts documents that the remote store did not delete. `unscrubbed` are databases whose freed pages
-    may still hold words: another process kept them busy, or there was no room to rewrite them.
+    may still hold words: another process kept them busy, or there was no room to rewrite them. `unreadable` counts
+    recordings that can't be decrypted and may be of the caller.
     """
 
     deleted: Mapping[str, int]
     remote_left: int = 0
     unscrubbed: tuple[str, ...] = ()
+    unreadable: int = 0
 
     @property
     def is_complete(self) -> bool:
-        return not self.remote_left and not self.unscrubbed
+        return not (self.remote_left or self.unscrubbed or self.unreadable)
 
 
 class SharedData(Protocol):
@@ -188,8 +195,8 @@ class Eraser:
         live = await asyncio.to_thread(live_sessions, self._locations.log)
         unfinished = {call["id"]: call["agent"] for call in jobs + live if _is_of(call, caller, agent)}
         sessions |= unfinished
-        files = await asyncio.to_thread(lambda: tuple(_files(self._locations, sessions, caller, agent)))
-        return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files)
+        files, unreadable = await asyncio.to_thread(_files, self._locations, sessions, caller, agent)
+        return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files, unreadable)
 
     async def erase(self, data: CallerData) -> ErasureResult:
         """
@@ -228,7 +235,7 @@ class Eraser:
             deleted["entries in Redis"] = await self._shared.forget(data.sessions, caller, agent)
         except SharedStoreUnavailable:
             unscrubbed.append("Redis")
-        return ErasureResult(deleted, left, tuple(unscrubbed))
+        return ErasureResult(deleted, left, tuple(unscrubbed), data.unreadable)
 
     async def erase_caller(self, agent: str, caller: str) -> int:
         """Find and erase in one step, as far as possible now. Returns how many items were deleted."""
@@ -237,7 +244,8 @@ class Eraser:
             return 0
         result = await self.erase(data)
         if not result.is_complete:
-            fields = {"remote_documents": result.remote_left, "databases": ", ".join(result.unscrubbed)}
+            databases = ", ".join(result.unscrubbed)
+            fields = {"remote_documents": result.remote_left, "databases": databases, "recordings": result.unreadable}
             _log.warning("caller could not be erased everywhere", extra=fields)
         return sum(result.deleted.values())
 
@@ -322,13 +330,15 @@ class Eraser:
 
 
 def holding(words: Sequence[str], locations: DataLocations) -> list[Path]:
-    """The files that contain one of these words, ignoring case."""
+    """The files that contain one of these words, ignoring case. Encrypted recordings are searched in clear."""
     pattern = re.compile(b"|".join(re.escape(word.encode()) for word in words), re.IGNORECASE)
     overlap = max(len(word.encode()) for word in words)
 
     def holds(path: Path) -> bool:
         seen = b""
         try:
+            if path.suffix == ".jsonl" and any(map(pattern.search, locations.recordings.lines(path))):
+                return True
             with path.open("rb") as file:
                 while chunk := file.read(1 << 20):
                     seen = seen[-overlap:] + chunk
@@ -338,6 +348,8 @@ def holding(words: Sequence[str], locations: DataLocations) -> list[Path]:
             return False
         except OSError as error:
             raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from None
+        except RecordingError as error:
+            raise StoreUnavailable(str(error)) from None
         return False
 
     paths = {path.resolve() for folder in locations.folders for path in folder.rglob("*") if path.is_file()}
@@ -383,21 +395,23 @@ def _call_files(locations: DataLocations) -> Iterator[tuple[Path, str]]:
         yield path, path.stem
 
 
-def _files(locations: DataLocations, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:
+def _files(locations: DataLocations, sessions: Iterable[str], caller: str, agent: str) -> tuple[tuple[Path, ...], int]:
+    """The caller's files, and the number of recordings that can't be decrypted and may be of the caller."""
     uuids = {session_id.removeprefix("voice-session:") for session_id in sessions}
+    found, unreadable = [], 0
     for path, uuid in _call_files(locations):
-        # A call without a word is recorded too, and stored nowhere else.
-        if uuid in uuids or (path.suffix == ".jsonl" and _is_recording_of(path, caller, agent)):
-            yield path
-
-
-def _is_recording_of(path: Path, caller: str, agent: str) -> bool:
-    try:
-        with path.open("rb") as file:
-            call = orjson.loads(file.readline())["content"]
-        return bool(_is_of({**call, "agent": call["agent"]["name"]}, caller, agent))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):  # not found: another caller is erased at the same time
-        return False
+        if uuid in uuids:
+            found.append(path)
+        elif path.suffix == ".jsonl":  # a call without a word is recorded too, and stored nowhere else
+            try:
+                call = header(path, locations.recordings)
+                if _is_of({**call, "agent": call["agent"]["name"]}, caller, agent):
+                    found.append(path)
+            except RecordingError:
+                unreadable += 1
+            except (FileNotFoundError, ValueError, KeyError, TypeError):
+                pass  # not a recording, or another caller is erased at the same time
+    return tuple(found), unreadable
 
 
 def _delete_files(paths: Iterable[Path]) -> None:

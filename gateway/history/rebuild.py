@@ -15,12 +15,14 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.calls.recording_files import RecordingCipher
 from gateway.errors import DocumentNotFound, LlmError
 from gateway.finalization.document import redact_turns, spoken_lines
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.calls_table import CallRowFilter, FinishedCall
+from gateway.history.erasure import DataLocations
 from gateway.history.queries import CallHistory
 from gateway.memory.memory_log import NewEntry
 from gateway.memory.stores.database import Connection
@@ -62,11 +64,11 @@ class RebuiltCall:
 class MemoryRebuild:
     """Raises StoreUnavailable."""
 
-    def __init__(self, steps: FinalizationSteps, history: CallHistory, record_dir: Path | None) -> None:
+    def __init__(self, steps: FinalizationSteps, history: CallHistory, places: DataLocations) -> None:
         self._steps = steps
         self._memory = steps.memory
         self._history = history
-        self._record_dir = record_dir
+        self._places = places
 
     async def plan(self, caller: str, agent: str = "") -> AsyncIterator[RebuiltCall]:
         """Each call of a caller, with one agent or all, the oldest first. Reverted calls are left out."""
@@ -116,8 +118,9 @@ class MemoryRebuild:
             )
             for turn in (details or {}).get("transcript", ())
         ]
-        if not turns and self._record_dir is not None:
-            return await asyncio.to_thread(_recorded_turns, self._record_dir / f"{call.uuid}.jsonl")
+        if not turns and self._places.record_dir is not None:
+            path = self._places.record_dir / f"{call.uuid}.jsonl"
+            return await asyncio.to_thread(_recorded_turns, path, self._places.recordings)
         return turns
 
     async def apply(self, calls: Sequence[RebuiltCall]) -> None:
@@ -183,13 +186,12 @@ class MemoryRebuild:
             await remem.replace(remote_id, new, timeout=10.0)
 
 
-def _recorded_turns(path: Path) -> list[Turn]:
+def _recorded_turns(path: Path, cipher: RecordingCipher) -> list[Turn]:
     """The turns of a recorded call; none if there is no recording, or it stops before the end of the call."""
     if path.is_file():
-        with path.open("rb") as file:
-            for line in file:
-                if line.find(b'"ended"', 0, 100) >= 0 and (row := orjson.loads(line)).get("note") == "ended":
-                    return VoiceSession.from_json(row["content"]).turns
+        for line in cipher.lines(path):
+            if line.find(b'"ended"', 0, 100) >= 0 and (row := orjson.loads(line)).get("note") == "ended":
+                return VoiceSession.from_json(row["content"]).turns
     return []
 
 

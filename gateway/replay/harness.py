@@ -94,7 +94,6 @@ async def replay_harness(recording: Recording) -> AsyncIterator[ReplayHarness]:
             **remem.settings(services_url),
             data_dir=folder / "data",
             voice_session_archive_dir=folder / "archive",
-            voice_session_enabled=recording.header.remembers,
             voice_session_context_limit=max(3, len((recording.late_memory or recording.memory).calls)),
             allowed_callers=frozenset({recording.header.caller or "*"}),
             agents={str(recording.header.agent["name"]): _agent_table(recording.header.agent, folder)},

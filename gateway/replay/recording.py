@@ -9,7 +9,8 @@ Reads a recorded call. One JSON object per line, in the order in which the gatew
 
 `t` is seconds since `start`; `start` itself holds the token and is left out. Further notes are "memory" (past calls,
 facts and topics found in time for the first prompt), "late memory" (the same including what arrived during the call),
-"ended" (the session with its turns) and "summary". `gateway.calls.recorder` writes the file.
+"ended" (the session with its turns) and "summary". `gateway.calls.recorder` writes the file; with a key, several lines
+are one encrypted line (`gateway.calls.recording_files`).
 """
 
 import base64
@@ -24,6 +25,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from gateway.calls.recorder import FORMAT
+from gateway.calls.recording_files import PLAIN, RecordingCipher
 from gateway.errors import RecordingError
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.facts import Fact
@@ -77,8 +79,6 @@ class CallHeader:
     session_id: str
     started_at: datetime
     agent: Fields
-    remembers: bool = True
-    """Whether memory was enabled."""
     functions: frozenset[str] = frozenset()
     """The agent's own functions, without the built-in ones."""
 
@@ -125,13 +125,13 @@ class Recording:
         return next((str(found) for found in ids if found), "stream")
 
 
-def read(path: Path) -> Recording:
+def read(path: Path, cipher: RecordingCipher = PLAIN) -> Recording:
     """Read a file. RecordingError, with file and line, for anything that can't be played."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise RecordingError(f"{path} can't be read: {error.strerror}") from None
-    lines = list(_lines(path, content))
+    lines = list(_lines(path, content, cipher))
     if not lines or lines[0][1].get("note") != "call":
         raise RecordingError(f"{path}, line 1: not a recorded call; RECORD_DIR is where the gateway writes them")
     notes = _notes(path, lines)
@@ -147,9 +147,9 @@ def read(path: Path) -> Recording:
     )
 
 
-def _lines(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    whole, _, _ = content.rpartition(b"\n")
-    for number, line in enumerate(whole.split(b"\n") if whole else [content], 1):
+def _lines(path: Path, content: bytes, cipher: RecordingCipher) -> Iterator[tuple[int, dict[str, Any]]]:
+    stored = content.splitlines(keepends=True)
+    for number, line in enumerate(cipher.open(stored, path) if b"\n" in content else [content], 1):
         try:
             fields = orjson.loads(line)
         except orjson.JSONDecodeError:
@@ -177,7 +177,6 @@ def _header(path: Path, content: Any) -> CallHeader:
             session_id=_text(content["session"]),
             started_at=datetime.fromisoformat(content["started_at"]),
             agent=dict(content["agent"]),
-            remembers=bool(content.get("remembers", True)),
             functions=frozenset(map(_text, content.get("functions", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -113,8 +113,8 @@ def made(calls, call, tools=NO_TOOLS):
 
 
 async def test_recorder_follows_the_directory(tmp_path):
-    assert isinstance(made(factory(), a_call()).recorder, NoRecorder)
-    media = made(factory(recordings=tmp_path), a_call())
+    assert isinstance(made(factory(Log()), a_call()).recorder, NoRecorder)
+    media = made(factory(Log(), recordings=tmp_path), a_call())
     assert not isinstance(media.recorder, NoRecorder)
     media.recorder.close()
 
@@ -123,7 +123,13 @@ async def test_call_off_the_record_is_not_recorded(tmp_path):
     call = a_call()
     call.session = call.new_session()
     call.session.off_record = True
-    assert isinstance(made(factory(recordings=tmp_path), call).recorder, NoRecorder)
+    assert isinstance(made(factory(Log(), recordings=tmp_path), call).recorder, NoRecorder)
+
+
+async def test_call_that_leaves_nothing_is_not_recorded(tmp_path):
+    anonymous = made(factory(Log(), recordings=tmp_path), a_call(caller=""))
+    without_memory = made(factory(recordings=tmp_path), a_call())
+    assert isinstance(anonymous.recorder, NoRecorder) and isinstance(without_memory.recorder, NoRecorder)
 
 
 async def test_new_call_starts_when_it_is_answered():

@@ -152,3 +152,14 @@ def test_other_state_changes_nothing():
     line.session.state = {"order": 7}
     line.caller.state_changed()
     assert (line.session.caller, line.changes) == (NUMBER, [])
+
+
+def test_recording_of_a_blacklisted_customer_is_deleted():
+    source = BY_STATE.identifier_source
+    line = Line(repeat_caller=RepeatCallerSettings(identifier_source=source, identifier_blacklist=("7",)))
+    line.session.state["customer"] = "8"
+    line.caller.state_changed()
+    assert not line.recorder.discarded
+    line.session.state["customer"] = "7"
+    line.caller.state_changed()
+    assert line.session.caller == "" and line.recorder.discarded

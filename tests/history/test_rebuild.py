@@ -53,7 +53,7 @@ class Place:
             is_erased=self.eraser().is_erased,
         )
         history = CallHistory(self.stores, data_dir=self.folder, archive_dir=self.folder / "archive")
-        return MemoryRebuild(steps, history, self.folder / "recordings")
+        return MemoryRebuild(steps, history, DataLocations(self.folder, self.folder, self.folder / "recordings"))
 
     async def plan(self, *models: MoodyModel) -> list[RebuiltCall]:
         return [call async for call in self.rebuild(*models).plan(CALLER)]

@@ -88,13 +88,6 @@ async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
     assert await differences(recording) == []
 
 
-async def test_gateway_without_memory_replays_without(tmp_path: Path) -> None:
-    async with recording_stage(tmp_path, VOICE_SESSION_ENABLED="false") as stage:
-        await one_call(stage, *FIRST)
-    [recording] = recordings(tmp_path)
-    assert await differences(recording) == []
-
-
 @pytest.mark.parametrize("think", ["", 'think = "open_ai/gpt-5.4-mini"'])
 async def test_agent_with_its_own_model_replays(tmp_path: Path, think: str) -> None:
     (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nbrain = "script"\n{think}\n')

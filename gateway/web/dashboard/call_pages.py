@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.errors import StoreError
+from gateway.errors import RecordingError, StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
@@ -157,7 +157,11 @@ class CallPages:
         documents = await self._store.by_source_ids([call.session_id])
         job = await self._jobs.of(call.session_id)
         text = await self._archive.read(call.uuid)
-        recording = await asyncio.to_thread(self._recordings.load, call.uuid)
+        recording, unreadable = None, ""
+        try:
+            recording = await asyncio.to_thread(self._recordings.load, call.uuid)
+        except RecordingError as error:
+            unreadable = str(error)
         events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
         turns = timeline.logged_turns(events)
         if not turns:
@@ -180,6 +184,9 @@ class CallPages:
             problem=job.problem if job else "",
             reverted=await self._facts.is_reverted(call.session_id),
             recorded=recording is not None,
+            unreadable=unreadable,
+            record_days=self._recordings.retention_days,
+            expired=recording is None and self._recordings.is_past_retention(call.started_at),
             failed=call.outcome in FAILURES,
             caller_param=self._params.seal(call.caller),
             notice=_NOTICES.get(request.query_params.get("done", ""), ""),
@@ -188,7 +195,10 @@ class CallPages:
     async def _audio(self, request: Request, session: LoginSession) -> Response:
         """The WAV file, or the requested range of it."""
         call = await self._call(request)
-        recording = await asyncio.to_thread(self._recordings.load, call.uuid)
+        try:
+            recording = await asyncio.to_thread(self._recordings.load, call.uuid)
+        except RecordingError as error:
+            raise HTTPException(409, f"Recording not readable. {error}.") from None
         if recording is None:
             raise HTTPException(404, "Recording not found. This call was not recorded, or its recording has expired.")
         size = recording.wav_bytes

@@ -42,6 +42,7 @@ _NOTICES: Final = {
     "remote": "Deleted here. Some documents remain in the remote store; delete them there.",
     "busy": "Deleted. A database was busy, so its free pages may still contain text. Repeat this later.",
     "under-way": "Deleted. A call by this caller is still live or being processed. Repeat this when it is done.",
+    "unreadable": "Deleted. A recording that can't be decrypted may be of this caller: add its key to RECORD_KEY.",
 }
 
 
@@ -199,7 +200,12 @@ class CallerPages:
             self._recordings.drop(session_id.removeprefix("voice-session:"))
         if not result.is_complete:
             audit_note().outcome = AuditOutcome.INCOMPLETE
-        left = {"under-way": traces.unfinished, "remote": result.remote_left, "busy": result.unscrubbed}
+        left = {
+            "under-way": traces.unfinished,
+            "remote": result.remote_left,
+            "busy": result.unscrubbed,
+            "unreadable": result.unreadable,
+        }
         return RedirectResponse(
             f"/callers?done={next((reason for reason, remains in left.items() if remains), 'forgotten')}", 303
         )

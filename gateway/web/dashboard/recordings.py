@@ -12,6 +12,7 @@ import struct
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE, mulaw_to_linear
+from gateway.calls.recording_files import PLAIN, RecordingCipher
 from gateway.web.dashboard.timeline import Span
 
 _MAX_BYTES: Final = 4 * 3600 * BYTES_PER_SECOND
@@ -69,19 +71,26 @@ class StereoRecording:
 class RecordingCache:
     """Loads recordings and caches the latest few, because a player requests many ranges of one file."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, cipher: RecordingCipher = PLAIN, *, retention_days: int = 0) -> None:
         self._folder = folder
+        self._cipher = cipher
+        self.retention_days = retention_days
         self._kept: OrderedDict[str, StereoRecording] = OrderedDict()
         self._lock = threading.Lock()  # used in threads
 
-    def has(self, uuid: str) -> bool:
-        return self._folder is not None and (self._folder / f"{uuid}.jsonl").is_file()
+    def is_past_retention(self, started_at: str) -> bool:
+        """Whether the recording of a call that began then, if there was one, has been deleted because of its age."""
+        age = datetime.now(UTC) - datetime.fromisoformat(started_at)
+        return bool(self._folder and self.retention_days) and age.days >= self.retention_days
 
     def load(self, uuid: str) -> StereoRecording | None:
-        """Blocking; call it in a thread. None if the recording is missing or damaged."""
+        """Blocking; call it in a thread. None if the recording is missing or damaged. Raises RecordingError."""
         with self._lock:
+            if self._folder is None or not (path := self._folder / f"{uuid}.jsonl").is_file():
+                self._kept.pop(uuid, None)
+                return None
             if uuid not in self._kept:
-                if self._folder is None or (recording := read_recording(self._folder / f"{uuid}.jsonl")) is None:
+                if (recording := read_recording(path, self._cipher)) is None:
                     return None
                 self._kept[uuid] = recording
                 while sum(len(kept.caller) * 2 for kept in self._kept.values()) > _CACHE_BYTES and len(self._kept) > 1:
@@ -95,23 +104,22 @@ class RecordingCache:
             self._kept.pop(uuid, None)
 
 
-def read_recording(path: Path) -> StereoRecording | None:
+def read_recording(path: Path, cipher: RecordingCipher = PLAIN) -> StereoRecording | None:
+    """None for a damaged file. Raises RecordingError for one that can't be decrypted."""
     caller, agent = bytearray(), bytearray()
     ended = None
     try:
-        with path.open("rb") as file:
-            # An unterminated last line is incomplete.
-            for record in (orjson.loads(line) for line in file if line.endswith(b"\n")):
-                at = min(max(int(record["t"] * BYTES_PER_SECOND), 0), _MAX_BYTES)
-                match record:
-                    case {"from": "carrier", "frame": {"event": "media", "media": {"payload": str(payload)}}}:
-                        _append(caller, at, base64.b64decode(payload))
-                    case {"from": "engine", "audio": str(audio)}:
-                        _append(agent, at, base64.b64decode(audio))
-                    case {"to": "carrier", "frame": {"event": "clear"}}:
-                        del agent[at:]
-                    case {"note": "ended", "content": dict(content)}:
-                        ended = content
+        for record in map(orjson.loads, cipher.lines(path)):
+            at = min(max(int(record["t"] * BYTES_PER_SECOND), 0), _MAX_BYTES)
+            match record:
+                case {"from": "carrier", "frame": {"event": "media", "media": {"payload": str(payload)}}}:
+                    _append(caller, at, base64.b64decode(payload))
+                case {"from": "engine", "audio": str(audio)}:
+                    _append(agent, at, base64.b64decode(audio))
+                case {"to": "carrier", "frame": {"event": "clear"}}:
+                    del agent[at:]
+                case {"note": "ended", "content": dict(content)}:
+                    ended = content
     except (OSError, KeyError, TypeError, ValueError, binascii.Error):
         return None
     length, silence = max(len(caller), len(agent)), bytes([SILENCE_BYTE])

@@ -79,7 +79,9 @@ async def a_tab(folder: Path, look: str = "light", *, calls: int = 24, **environ
     record_dir = folder / "recordings"
     session = await fill(folder / "data", folder / "archive", record_dir, now=datetime.now(UTC), calls=calls)
     async with (
-        staged(folder, make_carrier("twilio"), RECORD_DIR=str(record_dir), **environ) as stage,
+        staged(
+            folder, make_carrier("twilio"), RECORD_DIR=str(record_dir), RECORD_RETENTION_DAYS="0", **environ
+        ) as stage,
         async_playwright() as playwright,
         await playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS

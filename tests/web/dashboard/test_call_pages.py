@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
 import pytest
+from cryptography.fernet import Fernet
 
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.finalization.summary.call_summary import CallSummary
@@ -162,3 +163,13 @@ async def test_page_has_every_part(visitor: Visitor):
     page = await visitor.page(f"/calls/{visitor.session.uuid}")
     for title in ("Timeline", "Transcript", "Summary", "Learned from this call", "Post-call processing"):
         assert f">{title}</h2>" in page
+
+
+async def test_recording_without_its_key_is_named(visitor: Visitor):
+    path = visitor.folder / "recordings" / f"{visitor.session.uuid}.jsonl"
+    path.write_bytes(Fernet(Fernet.generate_key()).encrypt(path.read_bytes()) + b"\n")
+    problem = f"{path} is encrypted; set RECORD_KEY to the key that it was recorded with"
+    page = await visitor.page(f"/calls/{visitor.session.uuid}")
+    assert problem in page and "<audio" not in page
+    answer = await visitor.http.get(f"/calls/{visitor.session.uuid}/sound.wav")
+    assert answer.status_code == 409 and problem in answer.text

@@ -1,11 +1,16 @@
 """Recordings as sound."""
 
 import base64
+from datetime import UTC, datetime, timedelta
 
 import orjson
 import pytest
+from cryptography.fernet import Fernet
 
 from gateway.audio import SILENCE_BYTE, linear_to_mulaw
+from gateway.calls.recording_files import RecordingCipher
+from gateway.errors import RecordingError
+from gateway.settings import Secret
 from gateway.web.dashboard.recordings import RecordingCache, read_recording
 from tests.web.dashboard.examples import BARGE_IN, RECORDED
 
@@ -80,5 +85,23 @@ def test_shelf_forgets_what_was_deleted(tmp_path):
     shelf = RecordingCache(tmp_path)
     assert shelf.load("a") is shelf.load("a") is not None
     (tmp_path / "a.jsonl").unlink()
-    shelf.drop("a")
     assert shelf.load("a") is None and RecordingCache(None).load("a") is None
+
+
+def test_encrypted_recording_sounds_the_same(tmp_path):
+    key = Secret(Fernet.generate_key().decode())
+    plain = read_recording(RECORDED)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(RecordingCipher(key).seal(RECORDED.read_bytes()))
+    assert RecordingCache(tmp_path, RecordingCipher(key)).load("a") == plain
+    with pytest.raises(RecordingError, match="a.jsonl is encrypted; set RECORD_KEY"):
+        RecordingCache(tmp_path).load("a")
+
+
+def test_recordings_are_past_retention_after_days(tmp_path):
+    now = datetime.now(UTC)
+    shelf = RecordingCache(tmp_path, retention_days=7)
+    assert shelf.is_past_retention((now - timedelta(days=8)).isoformat())
+    assert not shelf.is_past_retention((now - timedelta(days=6)).isoformat())
+    assert not RecordingCache(tmp_path, retention_days=0).is_past_retention("2020-01-01T00:00:00+00:00")
+    assert not RecordingCache(None, retention_days=7).is_past_retention("2020-01-01T00:00:00+00:00")
