@@ -17,8 +17,7 @@ import orjson
 
 from gateway.finalization.document import archive_text, call_document, redact_turns, spoken_lines
 from gateway.memory.identity import only_person
-from gateway.replay.expected import StoredCall
-from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome
+from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome, StoredCall
 from gateway.replay.recording import AudioChecksum, Content, RecordedFrame, Recording
 from gateway.session import EndReason
 from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame, TextFrame

@@ -46,6 +46,14 @@ class Outcome:
     seconds: float
 
 
+@dataclass(frozen=True)
+class StoredCall:
+    """The archive text and the document of a finished call; empty if nothing was stored."""
+
+    archive: str = ""
+    document: str = ""
+
+
 @dataclass
 class _Expected:
     """How much a peer should have received by now."""

@@ -26,6 +26,12 @@ def unaccented(text: str) -> str:
     return "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
 
 
+def without_accents(text: str) -> str:
+    """The text without accents, as search indexes and BERT have it: other forms of a letter, such as "ﬁ", stay."""
+    decomposed = unicodedata.normalize("NFD", text)
+    return "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
+
+
 def plain(line: str) -> str:
     """One line without control characters and Markdown; redaction markers such as "[card number removed]" stay."""
     line = " ".join(_INVISIBLE.sub(" ", line).split())

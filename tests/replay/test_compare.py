@@ -11,8 +11,7 @@ import pytest
 from gateway.audio import SILENCE_FRAME
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.replay.compare import Difference, compare, compare_stored, joined
-from gateway.replay.expected import StoredCall
-from gateway.replay.player import Outcome
+from gateway.replay.player import Outcome, StoredCall
 from gateway.replay.recording import AudioChecksum, CallHeader, RecordedFrame, Recording
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame

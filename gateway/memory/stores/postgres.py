@@ -21,7 +21,6 @@ from psycopg import Error, OperationalError, errors, sql
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.embeddings.embedder import MODEL
-from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.stores import documents
 from gateway.memory.stores.database import (
     MOST_CANDIDATES,
@@ -36,6 +35,7 @@ from gateway.memory.stores.database import (
 from gateway.memory.stores.documents import carries, token
 from gateway.memory.stores.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
 from gateway.memory.stores.store import MemoryStore, StoreOptions
+from gateway.text.plain_text import without_accents
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors

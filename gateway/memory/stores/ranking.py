@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from gateway.memory.embeddings.wordpiece import without_accents
+from gateway.text.plain_text import without_accents
 
 
 @dataclass(frozen=True, slots=True)

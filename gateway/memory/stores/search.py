@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.stores import ranking
 from gateway.memory.stores.database import Connection, Index, MemberRow
 from gateway.memory.summary_parser import SESSION_PREFIX
+from gateway.text.plain_text import without_accents
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import QueryEmbedding, VectorSpace
