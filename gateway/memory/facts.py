@@ -42,6 +42,7 @@ _TO_BE_CALLED: Final = re.compile(
 )
 
 Relation = Literal["repeat", "refinement", "correction", "contradiction"]
+FactRelation = Literal["new", "repeats", "replaces"]
 FactType = Literal["identity", "preference", "identifier", "commitment", "need", "constraint"]
 
 
@@ -58,7 +59,7 @@ class CallerFact:
     type: FactType
     confidence: float
     turns: tuple[int, ...]
-    relation: Literal["new", "repeats", "replaces"] = "new"
+    relation: FactRelation = "new"
     known: str = ""
 
     @classmethod

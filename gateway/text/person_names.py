@@ -16,29 +16,13 @@ from difflib import SequenceMatcher
 from importlib import resources
 from typing import Any, Final
 
+from gateway.text.languages import LANGUAGES
 from gateway.text.plain_text import unaccented
-
-LANGUAGES: Final = ("en", "de", "es", "fr")
 
 _PARTICLES: Final = frozenset("van von der den de del della di da la le du al el bin ben ter zu dos das".split())
 _NAME_WORD: Final = r"(?:(?:[^\W\d_]|dr|mr|mrs|ms|prof|sr|sra|mme|st)\.(?= \w)|[^\W\d_]+(?:['’-][^\W\d_]+)*)"
 _NOUN_ENDINGS: Final = ("ung", "heit", "keit", "schaft", "nummer", "tion", "dienst", "service", "termin")
-_ORIGINS: Final = (
-    "ian",
-    "ish",
-    "ese",
-    "ien",
-    "ienne",
-    "ais",
-    "aise",
-    "ain",
-    "aine",
-    "nol",
-    "nola",
-    "ense",
-    "ano",
-    "ana",
-)
+_ORIGINS: Final = tuple("ian ish ese ien ienne ais aise ain aine nol nola ense ano ana".split())
 """Endings of nationalities: "I'm Australian" gives no name. Some first names have them too: Brian, Alain, Diana."""
 _WEAK: Final = frozenset({"i'm", "i am", "it's", "soy", "je suis", "c'est", "ich bin"})
 """Phrases that other things than names follow."""
@@ -113,8 +97,12 @@ def introduced_name(text: str, language: str = "") -> PersonName | None:
             has_capitals = any(character.isupper() for character in text)
             words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals, is_sure=not phrase.is_weak)
             name = PersonName.parse(" ".join(words)) if words else None
-            if name is not None and name.words and (found is None or match.start("name") >= found[0]):
-                found = match.start("name"), _longer(found, match.start("name"), name)
+            start = match.start("name")
+            if name is None or not name.words or found is not None and start < found[0]:
+                continue
+            # Of two names at one place the longer one counts.
+            if found is None or start > found[0] or len(name.words) >= len(found[1].words):
+                found = start, name
     return _corrected(text, found) if found is not None else None
 
 
@@ -222,25 +210,14 @@ def _share(groups: Mapping[str, frozenset[int]], first: str, second: str) -> boo
     return bool(groups.get(first, frozenset()) & groups.get(second, frozenset()))
 
 
-_SOUNDS: Final = (
-    ("sch", "s"),
-    ("sz", "s"),
-    ("sh", "s"),
-    ("cz", "s"),
-    ("ph", "f"),
-    ("th", "t"),
-    ("kh", "k"),
-    ("ck", "k"),
-)
+_SOUNDS: Final = {"sch": "s", "sz": "s", "sh": "s", "cz": "s", "ph": "f", "th": "t", "kh": "k", "ck": "k"}
 _SOFT_G: Final = re.compile(r"^ge?(?=[eiy])")
-_SOUNDS_OF_LETTERS: Final = str.maketrans(
-    {"c": "k", "q": "k", "z": "s", "v": "f", "w": "f", "j": "y", "d": "d", "x": "s"}
-)
+_SOUNDS_OF_LETTERS: Final = str.maketrans("cqzvwjx", "kksffys")
 
 
 def _sound(word: str) -> str:
     """The consonants of a name as they sound, in order."""
-    for spelling, sound in _SOUNDS:
+    for spelling, sound in _SOUNDS.items():
         word = word.replace(spelling, sound)
     word = _SOFT_G.sub("j", word)
     word = word.translate(_SOUNDS_OF_LETTERS)
@@ -278,10 +255,6 @@ def _name_words(text: str, *, has_capitals: bool, is_sure: bool = False) -> list
     while found and fold(found[-1]) in _PARTICLES and not (len(found) == 1 and found[0][:1].isupper()):
         found.pop()
     return found
-
-
-def _longer(found: tuple[int, PersonName] | None, start: int, name: PersonName) -> PersonName:
-    return found[1] if found is not None and found[0] == start and len(found[1].words) > len(name.words) else name
 
 
 def _corrected(text: str, found: tuple[int, PersonName]) -> PersonName:

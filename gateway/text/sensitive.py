@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.languages import LANGUAGES, language_table
 from gateway.text.plain_text import unaccented
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])\s+|\n+")
@@ -23,13 +23,6 @@ _BETWEEN: Final = r"[\s-]+"
 _MASK: Final = " ¤ "
 # Between a `person` word and a `linked` word; a comma or a mask ends the reach.
 _REACH: Final = r"(?:[\s-]+[^\W_]+(?:'[^\W_]+)?){0,3}[\s-]+"
-_NUMBER_WORDS: Final = {
-    "en": "zero|oh|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty"
-    "|double|triple",
-    "de": r"null|eins?|zwei|zwo|drei|vier|funf|sechs|sieben|acht|neun|zehn|\w+zig|doppel\w*",
-    "es": r"cero|uno?|dos|tres|cuatro|cinco|seis|siete|ocho|nueve|diez|veint\w+|treinta|cuarenta|cincuenta",
-    "fr": "zero|une?|deux|trois|quatre|cinq|six|sept|huit|neuf|dix|vingt|trente|quarante|cinquante|soixante",
-}
 _NEVER: Final = re.compile(r"(?!)")
 
 
@@ -144,9 +137,9 @@ def _vocabularies(language: str) -> tuple[_Vocabulary, ...]:
 
 @lru_cache(maxsize=len(LANGUAGES))
 def _load(name: str) -> _Vocabulary:
-    table: dict[str, Any] = (load_language(name) or {})["sensitive"]
+    table = language_table(name, "sensitive")
     person = "|".join(re.escape(word) for part in table["person"].split("|") if (word := part.strip()))
-    number = rf"\d|(?:{_NUMBER_WORDS[name]})\b"
+    number = rf"\d|(?:{table['numbers']})\b"
     categories = {key: _terms(value, person, number) for key, value in table.items() if isinstance(value, dict)}
     harmless = "|".join(f"(?:{pattern})" for pattern in table["harmless"])
     return _Vocabulary(re.compile(rf"\b(?:{harmless})", re.IGNORECASE), categories)

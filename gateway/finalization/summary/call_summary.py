@@ -45,20 +45,18 @@ SCHEMA: Final[dict[str, Any]] = {
 
 # Names that models use for our fields, as keys and as Markdown headings.
 _ALIASES: Final = {
-    "caller": "caller_name",
-    "name": "caller_name",
-    "topics_discussed": "topics",
-    "key_decisions": "decisions",
-    "actions": "action_items",
-    "actionitems": "action_items",
-    "important_facts": "facts",
-    "key_facts": "facts",
-    "next_call": "context",
-    "context_for_next_call": "context",
-    "context_for_the_next_call": "context",
-    "facts_about_the_caller": "caller_facts",
-    "ongoing_topics": "running_topics",
-    **{field: field for field in _FIELDS},
+    alias: field
+    for field, aliases in {
+        "caller_name": "caller name",
+        "topics": "topics_discussed",
+        "decisions": "key_decisions",
+        "action_items": "actions actionitems",
+        "facts": "important_facts key_facts",
+        "context": "next_call context_for_next_call context_for_the_next_call",
+        "caller_facts": "facts_about_the_caller",
+        "running_topics": "ongoing_topics",
+    }.items()
+    for alias in (field, *aliases.split())
 }
 
 # What models write for an empty section: "None.", "No decisions were made".
@@ -140,11 +138,11 @@ def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
 
 def parse_answer(text: str, written_by: str) -> CallSummary:
     """Parse a model's answer: JSON, JSON within text, or Markdown with our headings. Raises LlmRefused."""
-    fields = _json_fields(text) or _markdown_fields(text)
+    fields = next(filter(None, map(_known, _json_objects(text))), None) or _markdown_fields(text)
     if not fields:
         raise LlmRefused("the answer holds no summary")
     summary = CallSummary(
-        caller_name=_name(fields.get("caller_name")),
+        caller_name=trimmed(" ".join(_plain_lines(fields.get("caller_name"))[:1]), MAX_NAME_CHARACTERS),
         topics=_items(fields.get("topics")),
         decisions=_items(fields.get("decisions")),
         action_items=_items(fields.get("action_items")),
@@ -168,14 +166,6 @@ def _fitting(lines: Sequence[str], room: int) -> list[str]:
         kept.append(line)
         room -= len(line) + 1
     return kept or [trimmed(line, room) for line in lines[:1] if room > 1]
-
-
-def _json_fields(text: str) -> dict[str, Any]:
-    """The first JSON object in the text that has one of our fields."""
-    for candidate in _json_objects(text):
-        if fields := _known(candidate):
-            return fields
-    return {}
 
 
 def _json_objects(text: str) -> Iterator[dict[str, Any]]:
@@ -216,10 +206,6 @@ def _markdown_fields(text: str) -> dict[str, Any]:
 
 def _normalised(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-
-
-def _name(value: Any) -> str:
-    return trimmed(" ".join(_plain_lines(value)[:1]), MAX_NAME_CHARACTERS)
 
 
 def _items(value: Any) -> tuple[str, ...]:

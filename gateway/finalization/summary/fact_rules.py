@@ -112,14 +112,10 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
         fact
         for turn, line in enumerate(lines)
         if line.speaker == "caller"
-        for sentence in _sentences(line.text)
+        for sentence in _SENTENCE_END.split(" ".join(line.text.replace("’", "'").split()))
         for fact in _stated(language.corrected(sentence), turn)
     ]
     return keep_facts(found, lines)
-
-
-def _sentences(text: str) -> list[str]:
-    return _SENTENCE_END.split(" ".join(text.replace("’", "'").split()))
 
 
 def _stated(sentence: str, turn: int) -> Iterator[CallerFact]:

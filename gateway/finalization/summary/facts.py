@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
-from gateway.memory.facts import CallerFact, FactType
+from gateway.memory.facts import CallerFact, FactRelation, FactType
 from gateway.text.languages import LANGUAGES, cue, language_table, word_list
 from gateway.text.plain_text import SpokenLine, plain, singular
 from gateway.text.redaction import redact
@@ -33,7 +33,7 @@ FACT_SCHEMA: Final[dict[str, Any]] = {
         "type": {"type": "string", "enum": list(FACT_TYPES)},
         "confidence": {"type": "number"},
         "turns": {"type": "array", "items": {"type": "integer"}},
-        "relation": {"type": "string", "enum": ["new", "repeats", "replaces"]},
+        "relation": {"type": "string", "enum": list(get_args(FactRelation))},
         "known": {"type": "integer"},
     },
     "required": ["text", "type", "confidence", "turns", "relation", "known"],
@@ -58,11 +58,7 @@ _TYPES: Final[dict[str, FactType]] = {
     "contact": "identifier",
     "recurring need": "need",
 }
-_RELATIONS: Final[dict[str, Literal["new", "repeats", "replaces"]]] = {
-    "new": "new",
-    "repeats": "repeats",
-    "replaces": "replaces",
-}
+_RELATIONS: Final[dict[str, FactRelation]] = {name: name for name in get_args(FactRelation)}
 _SUBJECT: Final = re.compile(r"(?:(?:the )?(?:caller|customer|client|user)(?:['’]s)?|he|she) +", re.IGNORECASE)
 
 
@@ -87,7 +83,7 @@ def _fact(entry: Mapping[str, Any]) -> CallerFact | None:
     text, type_ = _sentence(parts["text"]), _type(parts["type"])
     if not 0 < len(text) <= MAX_FACT_CHARACTERS or type_ is None:
         return None
-    relation = _RELATIONS.get(str(parts["relation"]), _RELATIONS["new"])
+    relation = _RELATIONS.get(str(parts["relation"]), "new")
     known = str(parts["known"] or "").strip() if relation != "new" else ""
     return CallerFact(text, type_, _confidence(parts["confidence"]), _turns(parts["turns"]), relation, known)
 

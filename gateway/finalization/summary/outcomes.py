@@ -106,7 +106,8 @@ class _Reader:
             for sentence in self._sentences(line.text):
                 text = self._language.cleaned(sentence)
                 values = self._language.values(text)
-                if self._is_empty(text, values) or not heard_caller and _only_names(values):
+                is_courtesy = not heard_caller or self._cue("courtesy").search(text)
+                if not self._language.content_words(text) or is_courtesy and _only_names(values):
                     continue
                 statement = self._agent(text, turn) if line.speaker == "agent" else self._caller(text, turn)
                 if statement is not None and statement.text:
@@ -117,10 +118,6 @@ class _Reader:
         for sentence in sentences(" ".join(text.split())):
             # Some recognisers write no punctuation.
             yield from self._cue("splits").split(sentence) if len(sentence.split()) > _LONG else [sentence]
-
-    def _is_empty(self, text: str, values: Sequence[SpokenValue]) -> bool:
-        """Whether a sentence is courtesy or has no word of its own."""
-        return self._language.is_filler(text) or bool(self._cue("courtesy").search(text)) and _only_names(values)
 
     def _agent(self, text: str, turn: int) -> Statement:
         cue = self._cue

@@ -110,10 +110,6 @@ class OutcomeLanguage:
         opening = self.cue("opening").match(sentence)
         return sentence[opening.end() :] if opening else sentence
 
-    def is_filler(self, text: str) -> bool:
-        """Whether a text has no word of its own."""
-        return not self.content_words(text)
-
     def content_words(self, text: str) -> set[str]:
         return set(re.findall(r"[\w']+", text.casefold())) - self._plain_words
 
@@ -122,7 +118,8 @@ class OutcomeLanguage:
         found: list[SpokenValue] = []
         for kind, start, end, key in self._candidates(sentence):
             if end > start and not any(start < other.end and other.start < end for other in found):
-                role = key.partition(":")[0] if kind == "count" else self._role(kind, sentence[:start])
+                fit = (role for kinds, role, cue in self._roles if kind in kinds and cue.search(sentence[:start]))
+                role = key.partition(":")[0] if kind == "count" else next(fit, "")
                 found.append(SpokenValue(kind, role, key, sentence[start:end], start, end))
         return sorted(found, key=lambda value: value.start)
 
@@ -149,9 +146,6 @@ class OutcomeLanguage:
         if is_first and " " not in sentence[start:end]:
             return start, start
         return start, end
-
-    def _role(self, kind: str, before: str) -> str:
-        return next((role for kinds, role, pattern in self._roles if kind in kinds and pattern.search(before)), "")
 
     def _key(self, kind: str, match: re.Match[str]) -> str:
         parts = {name: text.casefold() for name, text in match.groupdict().items() if text}

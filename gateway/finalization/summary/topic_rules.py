@@ -167,7 +167,8 @@ def _named(sentence: str, known: Sequence[str]) -> Iterator[_Named]:
         for match in pattern.finditer(sentence):
             title, end = _title(match)
             if title and not any(match.start() < other.end and other.start < end for other in found):
-                found.append(_Named(_known_as(title, known), match.start(), end))
+                known_as = next((other for other in known if _is_same(title, other)), title)
+                found.append(_Named(known_as, match.start(), end))
     titles = {name.title for name in found}
     yield from sorted(found, key=lambda name: name.start)
     for title in known:
@@ -195,10 +196,6 @@ def _until_common(words: Iterable[str]) -> list[str]:
             break
         taken.append(word)
     return taken
-
-
-def _known_as(title: str, known: Sequence[str]) -> str:
-    return next((other for other in known if _is_same(title, other)), title)
 
 
 def _is_same(title: str, other: str) -> bool:

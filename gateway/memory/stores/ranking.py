@@ -102,20 +102,13 @@ def freshness(days: float, half_life_days: float) -> float:
 
 # Dates
 
-_MONTHS: Final = (  # English, German, Spanish and French, without accents
-    "jan(?:uary|uar|vier)?|enero",
-    "feb(?:ruary|ruar|rero)?|fevrier",
-    "mar(?:ch|zo|s)?|marz",
-    "apr(?:il)?|avril|abril",
-    "may|mai|mayo",
-    "june?|juni|juin|junio",
-    "july?|juli|juillet|julio",
-    "aug(?:ust)?|aout|agosto",
-    "sep(?:t|tember|tembre|tiembre)?",
-    "oct(?:ober|obre|ubre)?|okt(?:ober)?",
-    "nov(?:ember|embre|iembre)?",
-    "dec(?:ember|embre)?|dez(?:ember)?|dic(?:iembre)?",
-)
+# English, German, Spanish and French, without accents.
+_MONTHS: Final = (
+    "jan(?:uary|uar|vier)?|enero feb(?:ruary|ruar|rero)?|fevrier mar(?:ch|zo|s)?|marz apr(?:il)?|avril|abril "
+    "may|mai|mayo june?|juni|juin|junio july?|juli|juillet|julio aug(?:ust)?|aout|agosto "
+    "sep(?:t|tember|tembre|tiembre)? oct(?:ober|obre|ubre)?|okt(?:ober)? nov(?:ember|embre|iembre)? "
+    "dec(?:ember|embre)?|dez(?:ember)?|dic(?:iembre)?"
+).split()
 _YEAR: Final = r"(?P<year>(?:19|20)\d\d)\b"
 _DATES: Final = (
     re.compile(rf"\b{_YEAR}-(?P<month>\d\d)(?:-(?P<day>\d\d))?\b"),
