@@ -7,7 +7,7 @@ from dataclasses import field, fields
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
@@ -24,6 +24,8 @@ DEFAULT_AGENT: Final = "maya"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w+|persona:[\w-]+)\s*\}\}")
 _PERSONA: Final = "persona:"
+_FIELD_NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}")
+WEBHOOK_EVENTS: Final = ("call.ended", "call.started", "call.transferred", "finalization.failed")
 _CONFIG: Final = ConfigDict(arbitrary_types_allowed=True, str_strip_whitespace=True, extra="forbid")
 
 
@@ -142,6 +144,38 @@ def _text_agent(value: str) -> str:
     return value
 
 
+def _webhook(value: str) -> str:
+    if value and not is_url(value, ("https", "http")):
+        raise ValueError("is not an https address; write it like https://host/path")
+    return value
+
+
+def _webhook_events(value: Any) -> frozenset[str]:
+    events = [value] if isinstance(value, str) else value
+    if unknown := sorted(set(events) - set(WEBHOOK_EVENTS)):
+        raise ValueError(f"has {unknown[0]!r}; use some of: {', '.join(WEBHOOK_EVENTS)}")
+    return frozenset(events)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a table: a field's name, and what it is")
+    found: dict[str, Any] = {}
+    for name, given in value.items():
+        if not _FIELD_NAME.fullmatch(name):
+            raise ValueError(f".{name} is not a field's name; use letters, digits and _")
+        table = {"description": given} if isinstance(given, str) else given
+        if isinstance(table, dict):
+            table = {**table, "type": str(table.get("type", "text")).replace("_", " ")}
+            if unknown := sorted(set(table) - {"description", "type", "options"}):
+                raise ValueError(f".{name}: unknown key {unknown[0]}; known are description, options, type")
+            if (table["type"] == "one of") != bool(table.get("options")):
+                raise ValueError(f'.{name} needs options = ["…", "…"] and type = "one of" together')
+            table = {"description": "", **table}
+        found[name] = table
+    return found
+
+
 def _filler(value: Any) -> Any:
     if value is None or isinstance(value, FillerSettings):
         return value
@@ -167,6 +201,16 @@ class FillerSettings:
     after: float
     sound: str = ""
     phrases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class RequestedField:
+    """A value that the webhook of a finished call reports, read from the conversation."""
+
+    description: str
+    type: Literal["text", "number", "bool", "date", "one of"] = "text"
+    options: tuple[str, ...] = ()
+    """Of the type "one of"."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -219,6 +263,11 @@ class Agent:
     """What identifies a caller, and what tools may store about one from call to call."""
     trust: TrustPolicy = TrustPolicy()
     """How much of a caller's memory may be used, by how far the caller is trusted."""
+    webhook: Annotated[str, AfterValidator(_webhook)] = ""
+    """Where its finished calls are posted; empty for WEBHOOK_URL."""
+    webhook_events: Annotated[frozenset[str], BeforeValidator(_webhook_events)] = frozenset({"call.ended"})
+    fields: Annotated[Mapping[str, RequestedField], BeforeValidator(_fields)] = field(default_factory=dict)
+    """What the webhook reports of a call, by name."""
     retention_days: Annotated[int | None, BeforeValidator(_days)] = None
     """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
 

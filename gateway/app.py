@@ -39,13 +39,14 @@ from gateway.finalization.job_table import JobTable, never_alive
 from gateway.finalization.remote_copies import RemoteCopies
 from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
+from gateway.finalization.webhooks import NoWebhooks, WebhookOutbox, WebhookTarget, WebhookTimeouts, check_secrets
 from gateway.finalization.worker import FinalizationTimeouts, FinalizationWorker
 from gateway.history import traces
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.audit_log import AuditLog
 from gateway.history.call_log import FILE_NAME, CallLog
 from gateway.history.erasure import DataLocations, Eraser
-from gateway.history.live_events import EventPublisher, keep_local
+from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
 from gateway.llm import agent_llm
@@ -121,6 +122,7 @@ class Timeouts:
     calls: CallTimeouts = CallTimeouts()
     cluster: ClusterTimeouts = ClusterTimeouts()
     finalization: FinalizationTimeouts = FinalizationTimeouts()
+    webhooks: WebhookTimeouts = WebhookTimeouts()
 
 
 def create_app(
@@ -196,6 +198,7 @@ class Config:
         check_redis_url(settings)
         traces.check(settings)
         agents = AgentDirectory(settings.agents, settings.folder)
+        webhook_targets(settings, agents)  # a mistake is found at the start
         own_retention = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
         engine = make_engine(settings, connect, engines)
         if settings.max_call_seconds:
@@ -232,6 +235,7 @@ def agent_rules(agents: AgentDirectory) -> dict[str, AgentRules]:
             state_keys=agent.repeat_caller.state_keys,
             counts_repeat_callers=agent.repeat_caller.analytics_enabled,
             new_person_after=agent.repeat_caller.new_person_after,
+            fields=agent.fields,
         )
         for agent in agents
     }
@@ -280,6 +284,7 @@ class Resources:
     log: CallLog
     sharing: Sharing
     call_events: EventPublisher
+    webhooks: WebhookOutbox | NoWebhooks
     levels: LevelMeters
 
     @property
@@ -307,11 +312,37 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=sharing.shares_disk)
     stack.callback(log.close)
     tracer = await stack.enter_async_context(traces.traced(settings))
-    listener = tracer.record if tracer is not None else keep_local
+    webhooks = _webhooks(config, stores.memory, http, shares_store=sharing.shares_disk or bool(settings.database_url))
+
+    def listener(event: Mapping[str, Any]) -> None:
+        webhooks.observe(event)
+        if tracer is not None:
+            tracer.record(event)
+
     call_events = EventPublisher(log, sharing.events.source(log), sharing.events.share, listener=listener)
     remem = connect_remem(settings.remem_api_url, settings.remem_api_key, store_http)
     archive = Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days)
-    return Resources(http, embedder, stores, remem, recordings, archive, log, sharing, call_events, levels)
+    return Resources(http, embedder, stores, remem, recordings, archive, log, sharing, call_events, webhooks, levels)
+
+
+def _webhooks(
+    config: Config, store: MemoryStore, http: httpx.AsyncClient, *, shares_store: bool
+) -> WebhookOutbox | NoWebhooks:
+    settings, targets = config.settings, webhook_targets(config.settings, config.agents)
+    if not targets or not settings.voice_session_enabled:
+        return NoWebhooks()
+    secrets, timeouts = settings.webhook_secrets, config.timeouts.webhooks
+    return WebhookOutbox(store, http, targets, secrets, shares_store=shares_store, timeouts=timeouts)
+
+
+def webhook_targets(settings: Settings, agents: AgentDirectory) -> dict[str, WebhookTarget]:
+    """Where each agent's messages go. Raises SettingsError if they could not be signed."""
+    urls = {agent.name: (agent.webhook or settings.webhook_url, agent.webhook_events) for agent in agents}
+    targets = {name: WebhookTarget(url, events) for name, (url, events) in urls.items() if url}
+    if targets and not settings.webhook_secrets:
+        raise SettingsError("a webhook needs WEBHOOK_SECRET; make one with: gateway webhook secret")
+    check_secrets(settings.webhook_secrets)
+    return targets
 
 
 def make_embedder(settings: Settings) -> Embedder | None:
@@ -392,6 +423,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         archive=resources.archive,
         agents=agent_rules(config.agents),
         is_erased=eraser.is_erased,
+        webhooks=resources.webhooks,
     )
     events, timeouts = resources.call_events, config.timeouts.finalization
     return FinalizationWorker(steps, table, sharing.jobs, events, eraser.clear_away, timeouts=timeouts)
@@ -485,6 +517,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield finalizer.sweep()
     yield finalizer.consume_queue()
     yield finalizer.follow_queue()
+    yield resources.webhooks.run()
     yield agent_llm.keep_warm(config.agent_llms, lambda: manager.live_calls > 0)
     yield maintenance.delete_old_transcripts(resources.archive)
     yield maintenance.delete_old_recordings(DataLocations.of(settings), settings.record_retention_days)

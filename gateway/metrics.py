@@ -107,6 +107,7 @@ FUNCTIONS: Final = _counter("functions_total", "functions that agents have calle
 ENDING_SECONDS: Final = _histogram(
     "ending_seconds", "from the end of a call to its document", buckets=(0.5, 1, 2, 5, 10, 30, 60, 600, 3600)
 )
+WEBHOOKS: Final = _counter("webhooks_total", "attempts to deliver a webhook", ["event", "result"])
 REPEAT_CALLERS: Final = _counter(
     "repeat_callers_total", "calls, by whether their caller had called before", ["agent", "who"]
 )

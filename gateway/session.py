@@ -124,6 +124,10 @@ class VoiceSession:
     """Names of turns that the caller retracted; other nodes may still have them."""
     known_name: str = ""
     """The caller's name, as earlier calls gave it."""
+    engine: str = ""
+    """The voice engine's name."""
+    usage: dict[str, int] = field(default_factory=dict)
+    """Tokens of the agent's own language models."""
     trust: TrustLevel = TrustLevel.EVERYTHING
     """The highest level that the call reached. It ranks everything that the call teaches."""
 

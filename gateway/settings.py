@@ -167,6 +167,12 @@ class Settings(BaseModel):
     openclaw_gateway_url: str = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
     openclaw_gateway_token: Key = Field(None, description="its token; it gives full access there, so keep it private")
 
+    webhook_url: HttpUrl = Field("", description="where finished calls are posted; an agent may have its own webhook")
+    webhook_secret: Key = Field(
+        None,
+        description="signs webhooks; made by gateway webhook secret; two with a comma while one replaces the other",
+    )
+
     redis_url: SecretText = Field(None, description="unset: one node, everything embedded; else shared by nodes")
     redis_password: SecretText = Field(None, description="its password, unless REDIS_URL has one")
     database_url: SecretText = Field(None, description="unset: memory in a file under DATA_DIR; else this PostgreSQL")
@@ -221,6 +227,12 @@ class Settings(BaseModel):
     def engine(self) -> str:
         """The voice engine in use."""
         return self.voice_engine or ("deepgram" if self.deepgram_api_key else "local")
+
+    @property
+    def webhook_secrets(self) -> tuple[Secret, ...]:
+        """Each signs every webhook, so that a receiver may use any of them."""
+        texts = self.webhook_secret.reveal().split(",") if self.webhook_secret else ()
+        return tuple(Secret(text.strip()) for text in texts if text.strip())
 
     @property
     def carriers(self) -> frozenset[str]:

@@ -151,6 +151,7 @@ class CallFactory:
         session = call.session or call.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
+        session.engine = self.engine.engine.name
         self.open_log(session, call)
         recorder: CallRecorder = NoRecorder()
         if self.has_memory and session.caller and not session.off_record:
@@ -174,6 +175,7 @@ class CallFactory:
             media.on_over = functools.partial(self.agent_llms.close, llm)
             llm.responder.observe_latency(media.latency)
             llm.responder.override_replies(media.reply_to)
+            llm.responder.count_usage(session.usage)
         return media
 
     def call_events(self, call: ManagedCall, share: ShareRow = keep_local) -> CallEvents:

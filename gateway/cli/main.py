@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "latency": "show how long answers took",
     "memory": "show, correct and erase what is known about callers",
     "audit": "show who did what",
+    "webhook": "make a secret, send a test message, list what was not accepted",
     "bench": "measure how many calls this machine can carry",
 }
 """

@@ -19,6 +19,7 @@ from gateway.cli.tail import event_line
 from gateway.cli.terminal import clock, count, duration, line, milliseconds, minute, one_line, short_id, table
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
+from gateway.finalization.webhooks import retry_failed
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, cli_actor
 from gateway.history.calls_table import STAGES
 from gateway.history.queries import CallFilter, CallHistory
@@ -87,7 +88,7 @@ def _show(options: argparse.Namespace, loaded: Settings) -> None:
 
 
 def _retry(options: argparse.Namespace, loaded: Settings) -> None:
-    """Requeue failed finalization jobs. A running gateway takes them up within seconds, else the next start does."""
+    """Requeue failed jobs and webhooks. A running gateway takes them up within seconds, else the next start does."""
     if options.url:
         raise SettingsError("retry needs the gateway's DATA_DIR; run it on that machine, without --url")
     session = options.session
@@ -95,7 +96,7 @@ def _retry(options: argparse.Namespace, loaded: Settings) -> None:
     async def retry(stores: Stores) -> int:
         note = AuditNote(AuditAction.CALL_RETRY, cli_actor(), session=session)
         async with AuditLog(stores.memory, admin_token(loaded)).noted(note):
-            return await JobTable(stores.local).retry_failed(session)
+            return await JobTable(stores.local).retry_failed(session) + await retry_failed(stores.memory, session)
 
     requeued = _with_stores(loaded, retry)
     if session and not requeued:

@@ -206,6 +206,8 @@ def merged(one: VoiceSession, other: VoiceSession) -> VoiceSession:
         started_at=min(one.started_at, other.started_at),
         turns=redact_turns([turn for turn in turns if turn.name not in retracted]),
         state=later.state or earlier.state,
+        engine=later.engine or earlier.engine,
+        usage={name: one.usage.get(name, 0) + other.usage.get(name, 0) for name in {**one.usage, **other.usage}},
         timings=max(one.timings, other.timings, key=len),
         receipt=later.receipt or earlier.receipt,
         taken_over=one.taken_over or other.taken_over,

@@ -5,10 +5,11 @@ Each step does its part if it is not done yet, and saves the job. Repeating a st
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
+from gateway.agents import RequestedField
 from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, speakers, spoken_lines
@@ -16,6 +17,7 @@ from gateway.finalization.job import FinalizationJob, JobState, JobStore
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.summary.topics import KnownTopic
+from gateway.finalization.webhooks import CALL_ENDED, NoWebhooks, WebhookOutbox, call_ended
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
 from gateway.memory.facts import FactStore
 from gateway.memory.identity import LONG_SILENCE
@@ -42,6 +44,8 @@ class AgentRules:
     counts_repeat_callers: bool = False
     new_person_after: float = LONG_SILENCE
     """After this many seconds of silence someone else may be speaking."""
+    fields: Mapping[str, RequestedField] = field(default_factory=dict)
+    """What the webhook reports of a call."""
 
 
 class CallMemory:
@@ -66,6 +70,7 @@ class FinalizationSteps:
     archive: Archive
     agents: Mapping[str, AgentRules]
     is_erased: Callable[[VoiceSession], Awaitable[bool]]
+    webhooks: WebhookOutbox | NoWebhooks = NoWebhooks()
 
     async def is_cancelled(self, job: FinalizationJob) -> bool:
         """
@@ -164,6 +169,11 @@ class FinalizationSteps:
             if self._rules(session).counts_repeat_callers and session.id not in {call.session_id for call in earlier}:
                 self._count(session, earlier)
 
+    async def notify(self, job: FinalizationJob) -> None:
+        """The webhook about the finished call, in the outbox."""
+        if self.webhooks.wants(job.session.agent, CALL_ENDED):
+            await self.webhooks.add(call_ended(job.session, job.summary))
+
     def _count(self, session: VoiceSession, earlier: Sequence[FinishedCall]) -> None:
         """Update the metrics of repeat callers."""
         times = [datetime.fromisoformat(call.started_at) for call in earlier]
@@ -241,7 +251,8 @@ class FinalizationSteps:
         topics = await self.memory.topics.topics(session.agent, session.caller)
         topics = [topic for topic in topics if topic.trust <= session.trust]
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
-        return await write(spoken_lines(session.turns), recited=recited, topics=known_topics, facts=facts)
+        lines, fields = spoken_lines(session.turns), self._rules(session).fields
+        return await write(lines, recited=recited, topics=known_topics, facts=facts, fields=fields)
 
     def document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
         return call_document(session, summary, self._rules(session).timezone, with_facts=with_facts)

@@ -31,6 +31,7 @@ from gateway.finalization.document import redact_turns
 from gateway.finalization.job import FinalizationJob, JobQueue, JobState, QueueStatus
 from gateway.finalization.job_table import HANDED_OVER, JobTable
 from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.webhooks import CALL_ENDED
 from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.logs import CallLogger
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
@@ -49,6 +50,7 @@ STEPS: Final = {
     "list_call": "book of calls",
     "learn_facts": "facts",
     "note_topics": "topics",
+    "notify": "webhook",
 }
 """The steps that are published as live events, by their names there."""
 
@@ -71,6 +73,8 @@ class FinalizationTimeouts:
     """Between attempts to reach the shared queue."""
     owner_starts: float = 10.0
     """How long the node that had a call last may take to start its job, before a node that knows less does."""
+    webhook_waits: float = 60.0
+    """How long the webhook waits for a language model that did not answer at first."""
     upgrade: float = 5.0
     """Before a language model that did not answer is asked again; then `retries`."""
 
@@ -143,6 +147,8 @@ class FinalizationWorker:
             # Another node may have finalized the call of a gateway that died, and Redis may have lost that since.
             unsure = self._queue.is_shared and session.end_reason is EndReason.GATEWAY_DIED
             self._run(FinalizationJob(session, remote_sent=unsure), self._store_and_run, on_started, first)
+        elif kept and session.caller and self._steps.webhooks.wants(session.agent, CALL_ENDED):
+            self._keep(self._notify(session, on_started), f"notify {session.uuid}")
         elif first is not None:
             self._keep(self._run_first(session, on_started, first), f"finalize {session.uuid}")
         else:
@@ -155,6 +161,13 @@ class FinalizationWorker:
             await first()
         finally:
             self._keep_nothing(session, on_started)
+
+    async def _notify(self, session: VoiceSession, on_started: Callable[[], None]) -> None:
+        """A call without a word leaves no document; the webhook still reports it."""
+        job = FinalizationJob(session)
+        with _failures_logged(_logger(job)):
+            await self._runner(job).until_done(self._steps.notify)
+        self._keep_nothing(session, on_started)
 
     def _keep_nothing(self, session: VoiceSession, on_started: Callable[[], None]) -> None:
         self._events.log.release(session.id)
@@ -403,17 +416,26 @@ class _JobRunner:
             self._publish_summary()
 
     async def publish(self) -> None:
-        """Send the document to the remote store, and to both stores a better summary if a language model writes one."""
+        """
+        Send the document to the remote store, and to both stores a better summary if a language model writes one.
+
+        The webhook is sent once: it waits for the better summary a while.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self.until_done(self.steps.send_remote))
             if self.steps.upgrade_due(self.job):
-                await self.sleep(self.timeouts.upgrade)  # it failed a moment ago
-                await self.until_done(self.steps.upgrade)
-                self._publish_summary()
-                await self.until_done(self.steps.learn_facts)
-                await self.until_done(self.steps.note_topics)
+                upgraded = group.create_task(self._upgrade())
+                await asyncio.wait({upgraded}, timeout=self.timeouts.webhook_waits)
+            await self.until_done(self.steps.notify)
         if self.job.remote_version:  # the first version is there; a step that is done does nothing
             await self.until_done(self.steps.send_remote)
+
+    async def _upgrade(self) -> None:
+        await self.sleep(self.timeouts.upgrade)  # it failed a moment ago
+        await self.until_done(self.steps.upgrade)
+        self._publish_summary()
+        await self.until_done(self.steps.learn_facts)
+        await self.until_done(self.steps.note_topics)
 
     async def until_done(self, step: Step, *, is_last: bool = False) -> None:
         """

@@ -300,6 +300,7 @@ class Eraser:
         self._store.index.purge(connection)
         sent = (data.caller, data.agent)
         connection.execute("DELETE FROM remote_copies WHERE caller = ? AND ? IN ('', agent)", sent)
+        connection.execute("DELETE FROM webhook_messages WHERE caller = ? AND ? IN ('', agent)", sent)
         tombstone = hashed_caller(data.agent, data.caller, self._secret), datetime.now(UTC).isoformat()
         statement = "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (caller) DO UPDATE SET at = excluded.at"
         connection.execute(statement, tombstone)
@@ -362,6 +363,7 @@ def holding(words: Sequence[str], locations: DataLocations) -> list[Path]:
 def _delete_documents(connection: Connection, session_id: str, agent: str) -> int:
     """Delete a call's documents, and keep a late retry of its job from saving state."""
     connection.execute("INSERT INTO caller_state_saves VALUES (?, ?) ON CONFLICT DO NOTHING", (session_id, agent))
+    connection.execute("DELETE FROM webhook_messages WHERE session_id = ?", (session_id,))
     return connection.execute("DELETE FROM documents WHERE source_id = ?", (session_id,)).rowcount
 
 

@@ -19,7 +19,16 @@ from typing import Any, Final, Literal, Protocol
 
 from gateway.errors import LlmError, LlmRefused, StoreError
 from gateway.llm.agent_llm import RECALL_SECONDS, AgentLlm
-from gateway.llm.chat import LONGEST_SILENCE, ChatEvent, ChatRequest, Finished, TextDelta, ToolCallDelta, Upstream
+from gateway.llm.chat import (
+    LONGEST_SILENCE,
+    ChatEvent,
+    ChatRequest,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+    Upstream,
+    Usage,
+)
 from gateway.logs import current_call, set_call
 from gateway.memory.recall import render_known
 from gateway.settings import Secret
@@ -107,6 +116,7 @@ class Responder:
         self._answers: list[_SharedAnswer] = []
         self._call = current_call()
         self._reply_to: ReplyTo = _no_reply
+        self._usage: dict[str, int] = {}
 
     @property
     def opens(self) -> bool:
@@ -130,6 +140,10 @@ class Responder:
     def observe_latency(self, observer: LatencyObserver) -> None:
         self._observer = observer
 
+    def count_usage(self, usage: dict[str, int]) -> None:
+        """Add the tokens of every answer to `usage`."""
+        self._usage = usage
+
     def override_replies(self, reply_to: ReplyTo) -> None:
         self._reply_to = reply_to
 
@@ -152,7 +166,14 @@ class Responder:
             put(TextDelta(reply))
             return
         self._observer.llm_request(time.monotonic())
-        race = _FallbackRace(self._llm, self.caller_key, put, self._observer, self._longest_silence)
+
+        def put_counted(event: ChatEvent) -> None:
+            if isinstance(event, Usage):
+                for name, tokens in (("input", event.prompt_tokens), ("output", event.completion_tokens)):
+                    self._usage[f"{name}_tokens"] = self._usage.get(f"{name}_tokens", 0) + tokens
+            put(event)
+
+        race = _FallbackRace(self._llm, self.caller_key, put_counted, self._observer, self._longest_silence)
         try:
             # Off the event loop: a long conversation takes some milliseconds.
             sent = await asyncio.to_thread(_redacted, request) if self._llm.redacts else request

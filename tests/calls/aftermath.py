@@ -16,7 +16,7 @@ from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob, NoJobQueue
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
-from gateway.finalization.summary.call_summary import CallSummary
+from gateway.finalization.summary.call_summary import CallSummary, SummaryRequest
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history.live_events import EventPublisher
@@ -67,7 +67,7 @@ class MoodyModel:
 
     async def close(self) -> None: ...
 
-    async def summarise(self, instructions: str, transcript: str) -> CallSummary:
+    async def summarise(self, request: SummaryRequest) -> CallSummary:
         self.asked += 1
         if self.failure:
             raise self.failure

@@ -1,4 +1,4 @@
-"""Carriers, remote store and language model that can be paused at a chosen moment, and locks on databases."""
+"""Peers that can be paused at a chosen moment: carriers, remote store, language model, receiver. Database locks."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from tests.fakes.llm import FakeLlm
 from tests.fakes.remem import FakeRemem, Fault, Request, Response
 from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
+from tests.fakes.webhook_receiver import WebhookReceiver
 
 
 class ControllableCarrier:
@@ -102,6 +103,39 @@ class PausableLlm(FakeLlm):
     async def _answer(self, request: Any, writer: asyncio.StreamWriter) -> None:
         await self.may_answer.wait()
         await super()._answer(request, writer)
+
+
+class PausableReceiver(WebhookReceiver):
+    """Pauses inside the webhook of an ended call, before it is accepted or before it is answered."""
+
+    hold: Literal["", "before", "after"] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holding = asyncio.Event()
+        self.release = asyncio.Event()
+
+    def received(self, caller: str) -> int:
+        """How many messages about ended calls of this caller were accepted; a repeated one counts once."""
+        return sum(message["caller"] == caller for message in self.messages())
+
+    async def answer(self, message_id: str, message: dict[str, Any]) -> int:
+        if self.hold == "before":
+            await self._pause()
+        status = await super().answer(message_id, message)
+        if self.hold == "after":
+            await self._pause()
+        return status
+
+    async def _pause(self) -> None:
+        self.holding.set()
+        await self.release.wait()
+
+    def let_go(self) -> None:
+        """Answer paused requests: their client is dead."""
+        self.hold = ""
+        self.release.set()
+        self.holding, self.release = asyncio.Event(), asyncio.Event()
 
 
 @contextlib.contextmanager

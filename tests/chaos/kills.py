@@ -160,6 +160,16 @@ async def _remote_answer_lost(context: KillContext, call: ScriptedCall) -> Async
     yield
 
 
+def _webhook(hold: Any) -> Arrangement:
+    @contextlib.asynccontextmanager
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+        context.receiver.hold = hold
+        await in_time(context.receiver.holding.wait())
+        yield
+
+    return arrange
+
+
 # SIGTERM
 
 
@@ -207,6 +217,8 @@ KILLS = (
     Point("remote not recorded", _remote_unrecorded),
     Point("remote answer lost", _remote_answer_lost),
     Point("upgrade asked", _upgrade_asked, needs_llm=True),
+    Point("webhook before", _webhook("before")),
+    Point("webhook after", _webhook("after")),
     Point("draining", _draining, stop_at="text after barge-in"),
     Point("draining, ending", _draining_in_finalization),
     Point("second SIGTERM", _second_sigterm, stop_at="text after barge-in"),

@@ -19,12 +19,13 @@ import httpx
 from tests.chaos.all_points import POINTS
 from tests.chaos.call import MOMENTS, ScriptedCall
 from tests.chaos.faulty_libc import FaultyLibc
-from tests.chaos.faulty_peers import CARRIERS, PausableLlm, PausableRemem, rows
+from tests.chaos.faulty_peers import CARRIERS, PausableLlm, PausableReceiver, PausableRemem, rows
 from tests.chaos.points import KillContext, Point
 from tests.chaos.process import GatewayProcess
 from tests.chaos.shared_redis import SharedRedis
 from tests.chaos.turn_check import RECEIVED_BEFORE, Kept, compare
 from tests.fakes.deepgram import FakeDeepgram
+from tests.fakes.webhook_receiver import SECRET
 from tests.link import Link, linked
 from tests.stage import ADMIN, PUBLIC_URL, until_it
 
@@ -65,6 +66,8 @@ class Outcome:
     """In the remote store, which two nodes share."""
     own: int | None
     """In the gateway's own store; None with two nodes, where either may have it."""
+    webhooks: int | None
+    """Accepted ids; None with two nodes, where one that is dead may have it."""
     seconds: float
     """From the kill, or from the end of a resumed call, until everything was stored."""
     heard_after: float | None = None
@@ -77,7 +80,10 @@ class Outcome:
     def whole(self) -> bool:
         counts = {self.archives, self.documents, self.documents if self.own is None else self.own}
         right = counts == {1} if self.words.due else counts <= {0, 1} and len(counts) == 1
-        return right and not (self.words.lost or self.words.surplus or self.problem)
+        reported = (
+            self.webhooks is None or self.webhooks == 1 or not (self.words.due or self.webhooks or self.documents)
+        )
+        return right and reported and not (self.words.lost or self.words.surplus or self.problem)
 
     @property
     def fine(self) -> bool:
@@ -102,6 +108,7 @@ class Lane:
     carrier: Any
     engine: FakeDeepgram
     remem: PausableRemem
+    receiver: PausableReceiver
     llm: PausableLlm | None
     gateways: list[GatewayProcess]
     redis: SharedRedis | None
@@ -154,6 +161,8 @@ class Lane:
             documents, own = self._remote_documents(_caller(number)), await self._own_documents(_caller(number))
             if documents != outcome.documents or own != (min(own, 1) if outcome.own is None else outcome.own):
                 problems.append(f"{outcome.point}: documents became {documents}, own ones {own}")
+            if (webhooks := self.receiver.received(_caller(number))) < documents or webhooks > 1:
+                problems.append(f"{outcome.point}: {webhooks} webhooks for {documents} documents")
         return [f"{self.kind}: {problem}" for problem in problems]
 
     def archives(self) -> frozenset[Path]:
@@ -198,13 +207,13 @@ class Lane:
         if point is not None and point.no_kill and not problem:
             await asyncio.wait({playing}, timeout=PATIENCE)
             cut_off = "" if call.moment == MOMENTS[-1] else f"the call was cut off after {call.moment}"
-            self.remem.let_go()
+            self._let_go()
             return _Kill(at=float("inf"), since=time.monotonic(), problem=await _stopped(playing) or cut_off)
         problem = problem or await _stopped(playing)
         await call.lost()
         restarted_at = time.monotonic()
         await context.victim.gone()
-        self.remem.let_go()
+        self._let_go()
         if rng.random() < 0.5:
             await call.leave()
         if point is not None and point.restart_first:
@@ -244,6 +253,10 @@ class Lane:
         else:
             self.carrier.gateway_up.clear()
 
+    def _let_go(self) -> None:
+        self.remem.let_go()
+        self.receiver.let_go()
+
     def _balance(self, *, webhooks: GatewayProcess, media: GatewayProcess) -> None:
         """Choose the nodes for webhooks and media."""
         self.carrier.gateway_url, self.carrier.media_gateway_url = webhooks.url, media.url
@@ -255,7 +268,16 @@ class Lane:
         self._balance(webhooks=rng.choice(self.gateways) if apart else home, media=home)
         archive_dir = self.folder / "archive"
         return KillContext(
-            self.gateways, home, self.remem, self.llm, self.redis, self.links, self.shim, archive_dir, rng
+            self.gateways,
+            home,
+            self.remem,
+            self.receiver,
+            self.llm,
+            self.redis,
+            self.links,
+            self.shim,
+            archive_dir,
+            rng,
         )
 
     async def _revive(self, victim: GatewayProcess, rng: random.Random, *, often: bool) -> None:
@@ -312,7 +334,8 @@ class Lane:
         words = compare(call.said, text, killed_at=kill.at, restarted_at=kill.restarted_at)
         documents = self._remote_documents(call.caller)
         own = await self._own_documents(call.caller) if self.redis is None else None
-        return Outcome("", "", 0, words, len(new), documents, own, 0.0, call.heard_after)
+        webhooks = self.receiver.received(call.caller) if self.redis is None else None
+        return Outcome("", "", 0, words, len(new), documents, own, webhooks, 0.0, call.heard_after)
 
     async def _restart_and_compare(
         self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill", outcome: Outcome
@@ -395,13 +418,14 @@ async def open_lane(kind: LaneKind, folder: Path) -> AsyncIterator[Lane]:
         carrier.webhook_seconds = carrier.upgrade_seconds = 15.0  # several gateways share this machine
         engine = await stack.enter_async_context(FakeDeepgram())
         remem = await stack.enter_async_context(PausableRemem(**DIALECTS[kind.dialect]))
+        receiver = await stack.enter_async_context(PausableReceiver().running())
         llm = await stack.enter_async_context(PausableLlm(profile="xai")) if kind.llm else None
         # No keep-alive: the gateway may be killed before a connection is used again.
         limits = httpx.Limits(max_keepalive_connections=0)
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, limits=limits, timeout=30))
         redis = await stack.enter_async_context(_started(SharedRedis(folder / "redis"))) if kind.nodes > 1 else None
         shim = FaultyLibc(folder) if kind.shim else None
-        environ = _environ(folder, carrier, engine, remem, llm) | (shim.environ if shim else {})
+        environ = _environ(folder, carrier, engine, remem, receiver, llm) | (shim.environ if shim else {})
         links = [await stack.enter_async_context(linked(redis.port)) for _ in range(kind.nodes)] if redis else []
         shares: list[dict[str, str]] = [{"REDIS_URL": link.redis_url} for link in links] or [{}]
         gateways = [
@@ -412,7 +436,7 @@ async def open_lane(kind: LaneKind, folder: Path) -> AsyncIterator[Lane]:
         await asyncio.gather(*(gateway.start(http) for gateway in gateways))
         carrier.gateway_url = gateways[0].url
         carrier.gateway_up.set()
-        yield Lane(kind, folder, carrier, engine, remem, llm, gateways, redis, links, shim, http)
+        yield Lane(kind, folder, carrier, engine, remem, receiver, llm, gateways, redis, links, shim, http)
 
 
 @contextlib.asynccontextmanager
@@ -429,6 +453,7 @@ def _environ(
     carrier: Any,
     engine: FakeDeepgram,
     remem: PausableRemem,
+    receiver: PausableReceiver,
     llm: PausableLlm | None,
 ) -> dict[str, str]:
     thinks = {"XAI_API_KEY": llm.api_key, "XAI_API_URL": f"{llm.url}/v1"} if llm else {}
@@ -443,6 +468,8 @@ def _environ(
         "MEMORY_VECTORS": "false",
         "REMEM_API_URL": remem.url,
         "REMEM_API_KEY": remem.api_key,
+        "WEBHOOK_URL": receiver.url,
+        "WEBHOOK_SECRET": SECRET,
         **carrier.settings(),
         **thinks,
     }

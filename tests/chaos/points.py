@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.chaos.call import ScriptedCall
 from tests.chaos.faulty_libc import FaultyLibc
-from tests.chaos.faulty_peers import PausableLlm, PausableRemem, rows
+from tests.chaos.faulty_peers import PausableLlm, PausableReceiver, PausableRemem, rows
 from tests.chaos.process import GatewayProcess
 from tests.chaos.shared_redis import SharedRedis, process_of
 from tests.link import Link
@@ -34,6 +34,7 @@ class KillContext:
     victim: GatewayProcess
     """The gateway to kill: the one with the call, unless the point chooses another."""
     remem: PausableRemem
+    receiver: PausableReceiver
     llm: PausableLlm | None
     redis: SharedRedis | None
     links: Sequence[Link]

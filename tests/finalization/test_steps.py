@@ -321,7 +321,7 @@ async def test_wrong_key_is_refused(after, remem):
 class Parrot(MoodyModel):
     """Takes for a fact what the agent read out of its notes."""
 
-    async def summarise(self, instructions, transcript):
+    async def summarise(self, request):
         return replace(SUMMARY, caller_facts=(CallerFact("Prefers window seats", "preference", 0.9, (0, 1)),))
 
 

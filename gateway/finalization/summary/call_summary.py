@@ -8,11 +8,15 @@ clear, and raises LlmRefused for the rest.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
+from gateway.agents import RequestedField
 from gateway.errors import LlmRefused
+from gateway.finalization.summary import requested_fields
 from gateway.finalization.summary.facts import FACT_SCHEMA, parse_facts
+from gateway.finalization.summary.requested_fields import field_schema, parse_fields
 from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
 from gateway.memory.facts import CallerFact
 from gateway.memory.pinned_topics import TopicNote
@@ -36,12 +40,6 @@ _FIELDS: Final[dict[str, dict[str, Any]]] = {
     "caller_facts": {"type": "array", "items": FACT_SCHEMA},
     "running_topics": {"type": "array", "items": TOPIC_SCHEMA},
 }
-SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": _FIELDS,
-    "required": list(_FIELDS),
-    "additionalProperties": False,
-}
 
 # Names that models use for our fields, as keys and as Markdown headings.
 _ALIASES: Final = {
@@ -55,6 +53,7 @@ _ALIASES: Final = {
         "context": "next_call context_for_next_call context_for_the_next_call",
         "caller_facts": "facts_about_the_caller",
         "running_topics": "ongoing_topics",
+        requested_fields.KEY: "",
     }.items()
     for alias in (field, *aliases.split())
 }
@@ -68,7 +67,23 @@ _NOTHING: Final = re.compile(
     re.IGNORECASE,
 )
 _MAX_JSON_STARTS: Final = 50
+NO_FIELDS: Final[Mapping[str, RequestedField]] = MappingProxyType({})
 _LEFT_OUT: Final = "[{} lines left out here]"
+
+
+@dataclass(frozen=True)
+class SummaryRequest:
+    """What a model is asked. `fields`: what the agent's webhook reports of the call."""
+
+    instructions: str
+    transcript: str
+    fields: Mapping[str, RequestedField] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the answer."""
+        properties = {**_FIELDS, **({requested_fields.KEY: field_schema(self.fields)} if self.fields else {})}
+        return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,8 @@ class CallSummary:
     """Lasting facts about the caller; stored separately, not in the call's document."""
     running_topics: tuple[TopicNote, ...] = ()
     """Topics that continue after the call; stored separately too."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What the agent's webhook reports of the call; None for what was not said."""
 
     @property
     def has_notes(self) -> bool:
@@ -136,21 +153,22 @@ def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
     return "\n".join([*head, note, *reversed(tail)])[:max_characters]
 
 
-def parse_answer(text: str, written_by: str) -> CallSummary:
+def parse_answer(text: str, written_by: str, fields: Mapping[str, RequestedField] = NO_FIELDS) -> CallSummary:
     """Parse a model's answer: JSON, JSON within text, or Markdown with our headings. Raises LlmRefused."""
-    fields = next(filter(None, map(_known, _json_objects(text))), None) or _markdown_fields(text)
-    if not fields:
+    answer = next(filter(None, map(_known, _json_objects(text))), None) or _markdown_fields(text)
+    if not answer:
         raise LlmRefused("the answer holds no summary")
     summary = CallSummary(
-        caller_name=trimmed(" ".join(_plain_lines(fields.get("caller_name"))[:1]), MAX_NAME_CHARACTERS),
-        topics=_items(fields.get("topics")),
-        decisions=_items(fields.get("decisions")),
-        action_items=_items(fields.get("action_items")),
-        facts=_items(fields.get("facts")),
-        context=trimmed(" ".join(_plain_lines(fields.get("context"))), MAX_CONTEXT_CHARACTERS),
+        caller_name=trimmed(" ".join(_plain_lines(answer.get("caller_name"))[:1]), MAX_NAME_CHARACTERS),
+        topics=_items(answer.get("topics")),
+        decisions=_items(answer.get("decisions")),
+        action_items=_items(answer.get("action_items")),
+        facts=_items(answer.get("facts")),
+        context=trimmed(" ".join(_plain_lines(answer.get("context"))), MAX_CONTEXT_CHARACTERS),
         written_by=written_by,
-        caller_facts=parse_facts(fields.get("caller_facts")),
-        running_topics=parse_topics(fields.get("running_topics")),
+        caller_facts=parse_facts(answer.get("caller_facts")),
+        running_topics=parse_topics(answer.get("running_topics")),
+        fields=parse_fields(fields, answer.get(requested_fields.KEY)),
     )
     if not (summary.has_notes or summary.caller_facts or summary.running_topics):
         raise LlmRefused("the answer is an empty summary")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import httpx
 
 from gateway.errors import LlmRefused, LlmUnavailable
-from gateway.finalization.summary.call_summary import SCHEMA, CallSummary, parse_answer
+from gateway.finalization.summary.call_summary import CallSummary, SummaryRequest, parse_answer
 from gateway.llm import anthropic
 from gateway.llm.chat import error_for_status
 from gateway.settings import Secret
@@ -29,7 +29,7 @@ class SummaryProvider(Protocol):
 
     async def prepare(self) -> None: ...
 
-    async def summarise(self, instructions: str, transcript: str) -> CallSummary:
+    async def summarise(self, request: SummaryRequest) -> CallSummary:
         """One attempt, no retry. Raises LlmUnavailable or LlmRefused."""
         ...
 
@@ -49,19 +49,19 @@ class AnthropicSummaries:
         """Import the SDK now, so that the first summary does not wait for it."""
         await self._client.open()
 
-    async def summarise(self, instructions: str, transcript: str) -> CallSummary:
+    async def summarise(self, request: SummaryRequest) -> CallSummary:
         client = await self._client.open()
         with anthropic.translated_errors():
             message = await client.messages.create(
                 model=self.model,
                 max_tokens=_ANTHROPIC_TOKENS,
-                system=instructions,
-                messages=[{"role": "user", "content": transcript}],
+                system=request.instructions,
+                messages=[{"role": "user", "content": request.transcript}],
                 # Haiku thinks by default: slower, and its thinking counts towards max_tokens.
                 thinking={"type": "disabled"},
-                output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
+                output_config={"format": {"type": "json_schema", "schema": request.schema}},
             )
-        return parse_answer(_message_text(message), f"{self.name}/{self.model}")
+        return parse_answer(_message_text(message), f"{self.name}/{self.model}", request.fields)
 
     async def close(self) -> None:
         await self._client.close()
@@ -93,23 +93,23 @@ class XaiSummaries:
     async def prepare(self) -> None:
         """Nothing to load."""
 
-    async def summarise(self, instructions: str, transcript: str) -> CallSummary:
+    async def summarise(self, request: SummaryRequest) -> CallSummary:
         answer = await self._post(
             {
                 "model": self.model,
                 "messages": [
-                    {"role": "system", "content": instructions},
-                    {"role": "user", "content": transcript},
+                    {"role": "system", "content": request.instructions},
+                    {"role": "user", "content": request.transcript},
                 ],
                 "max_completion_tokens": _XAI_TOKENS,
                 "reasoning_effort": "low",
                 "response_format": {
                     "type": "json_schema",
-                    "json_schema": {"name": "call_summary", "schema": SCHEMA, "strict": True},
+                    "json_schema": {"name": "call_summary", "schema": request.schema, "strict": True},
                 },
             }
         )
-        return parse_answer(_completion_text(answer), f"{self.name}/{self.model}")
+        return parse_answer(_completion_text(answer), f"{self.name}/{self.model}", request.fields)
 
     async def close(self) -> None:
         await self._client.aclose()

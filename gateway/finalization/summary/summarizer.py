@@ -7,15 +7,18 @@ The lines are redacted already. Provider messages are never logged, only the typ
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Final
 
+from gateway.agents import RequestedField
 from gateway.errors import LlmError, LlmUnavailable
 from gateway.finalization.summary import extractive, fact_rules, spoken_values, topic_rules
-from gateway.finalization.summary.call_summary import CallSummary, transcript_of
+from gateway.finalization.summary.call_summary import NO_FIELDS, CallSummary, SummaryRequest, transcript_of
 from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
 from gateway.finalization.summary.providers import AnthropicSummaries, SummaryProvider, XaiSummaries
+from gateway.finalization.summary.requested_fields import field_instructions
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
 from gateway.settings import Secret
 from gateway.text import person_names, sensitive
@@ -67,19 +70,21 @@ class Summarizer:
         recited: Sequence[str] = (),
         topics: Sequence[KnownTopic] = (),
         facts: Sequence[str] = (),
+        fields: Mapping[str, RequestedField] = NO_FIELDS,
     ) -> CallSummary:
         """
         A summary in any case, within the deadline: by a model, else by rules.
 
         `recited` is what the prompt contained about the caller; facts that the agent only repeated are not stored
         again. `topics` are those of earlier calls, so that the model uses their names, and `facts` what is known of
-        the caller, so that it can say what a new fact repeats or replaces.
+        the caller, so that it can say what a new fact repeats or replaces. Rules fill in no `fields`.
         """
         try:
-            return await self.ask(lines, recited=recited, topics=topics, facts=facts)
+            return await self.ask(lines, recited=recited, topics=topics, facts=facts, fields=fields)
         except LlmError:
             # Off the event loop: a long call takes a while.
-            return await asyncio.to_thread(_by_rules, lines, topics)
+            summary = await asyncio.to_thread(_by_rules, lines, topics)
+            return replace(summary, fields=dict.fromkeys(fields))
 
     async def ask(
         self,
@@ -88,50 +93,52 @@ class Summarizer:
         recited: Sequence[str] = (),
         topics: Sequence[KnownTopic] = (),
         facts: Sequence[str] = (),
+        fields: Mapping[str, RequestedField] = NO_FIELDS,
     ) -> CallSummary:
         """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
         transcript = transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS)
-        summary = await self._ask_all(known_facts_text(facts) + known_topics_text(topics) + transcript)
+        before = known_facts_text(facts) + known_topics_text(topics) + field_instructions(fields, date.today())
+        summary = await self._ask_all(SummaryRequest(self._instructions, before + transcript, fields))
         return await asyncio.to_thread(_checked, summary, lines, recited, topics, facts)
 
     async def close(self) -> None:
         for provider in self._providers:
             await provider.close()
 
-    async def _ask_all(self, transcript: str) -> CallSummary:
+    async def _ask_all(self, request: SummaryRequest) -> CallSummary:
         failure: LlmError = LlmUnavailable("no language model is set up")
         give_up_at = asyncio.get_running_loop().time() + self._deadline
         for number, provider in enumerate(self._providers):
             try:
-                return await self._ask_in_time(provider, transcript, give_up_at)
+                return await self._ask_in_time(provider, request, give_up_at)
             except LlmError as error:
                 log.warning("summary provider failed", extra={"provider": provider.name, "error": type(error).__name__})
                 if number == 0 or error.retryable:
                     failure = error
         raise failure
 
-    async def _ask_in_time(self, provider: SummaryProvider, transcript: str, give_up_at: float) -> CallSummary:
+    async def _ask_in_time(self, provider: SummaryProvider, request: SummaryRequest, give_up_at: float) -> CallSummary:
         try:
             async with asyncio.timeout_at(give_up_at):
-                return await self._ask_with_retries(provider, transcript)
+                return await self._ask_with_retries(provider, request)
         except TimeoutError:
             raise LlmUnavailable(f"{provider.name} gave no summary in time") from None
 
-    async def _ask_with_retries(self, provider: SummaryProvider, transcript: str) -> CallSummary:
+    async def _ask_with_retries(self, provider: SummaryProvider, request: SummaryRequest) -> CallSummary:
         """Retry after a temporary failure, but not after a timeout: the next provider should get the time left."""
         for tried in range(1, self._tries_each):
             try:
-                return await self._attempt(provider, transcript)
+                return await self._attempt(provider, request)
             except LlmUnavailable as error:
                 wait = _wait(tried, error.retry_after)
                 if wait is None:
                     raise
             await self._sleep(wait)
-        return await self._attempt(provider, transcript)
+        return await self._attempt(provider, request)
 
-    async def _attempt(self, provider: SummaryProvider, transcript: str) -> CallSummary:
+    async def _attempt(self, provider: SummaryProvider, request: SummaryRequest) -> CallSummary:
         async with asyncio.timeout(self._attempt_timeout):
-            return await provider.summarise(self._instructions, transcript)
+            return await provider.summarise(request)
 
 
 def _checked(
@@ -145,7 +152,8 @@ def _checked(
     caller_facts = keep_facts(with_known(summary.caller_facts, facts), lines, recited)
     running_topics = keep_topics(summary.running_topics, lines)
     if not summary.has_notes:
-        summary = replace(_by_rules(lines, topics), caller_name=summary.caller_name, written_by=summary.written_by)
+        name, model, fields = summary.caller_name, summary.written_by, summary.fields
+        summary = replace(_by_rules(lines, topics), caller_name=name, written_by=model, fields=fields)
     return replace(summary.without_sensitive(), caller_facts=caller_facts, running_topics=running_topics)
 
 

@@ -254,3 +254,13 @@ CREATE TABLE IF NOT EXISTS document_vectors (
     vector vector(384) NOT NULL, PRIMARY KEY (key, part))
 
 CREATE INDEX IF NOT EXISTS document_vectors_near ON document_vectors USING hnsw (vector vector_cosine_ops)
+
+-- == webhooks ==
+
+-- A message that was accepted keeps its row without a body for a while, so that it is not made again.
+CREATE TABLE IF NOT EXISTS webhook_messages (
+    id TEXT PRIMARY KEY, session_id TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL, event TEXT NOT NULL,
+    body TEXT NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL, due_at TEXT NOT NULL, problem TEXT NOT NULL,
+    created_at TEXT NOT NULL) WITHOUT ROWID
+
+CREATE INDEX IF NOT EXISTS webhook_messages_due ON webhook_messages (state, due_at)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import LlmRefused
-from gateway.finalization.summary.call_summary import SCHEMA, CallSummary, parse_answer, transcript_of
+from gateway.finalization.summary.call_summary import CallSummary, SummaryRequest, parse_answer, transcript_of
 from gateway.finalization.summary.facts import FACT_SCHEMA
 from gateway.finalization.summary.topics import TOPIC_SCHEMA
 from gateway.memory.facts import CallerFact
@@ -184,7 +184,7 @@ def test_any_answer_is_read_or_refused(text):
 def test_prompt_ends_with_schema():
     prompt = Path(__file__).parents[3] / "prompts" / "summary.md"
     asked_for = json.loads(prompt.read_text(encoding="utf-8").strip().splitlines()[-1])
-    assert list(asked_for) == list(SCHEMA["properties"])
+    assert list(asked_for) == list(SummaryRequest("", "").schema["properties"])
 
 
 def test_summary_survives_storage():
@@ -198,7 +198,8 @@ def test_summary_of_older_version_is_read():
 
 
 def test_schema_is_closed_and_complete():
-    assert SCHEMA["additionalProperties"] is False
-    assert SCHEMA["properties"]["caller_facts"]["items"] is FACT_SCHEMA
-    assert SCHEMA["properties"]["running_topics"]["items"] is TOPIC_SCHEMA
-    assert SCHEMA["required"] == list(SCHEMA["properties"]) == list(ANSWER)
+    schema = SummaryRequest("", "").schema
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["caller_facts"]["items"] is FACT_SCHEMA
+    assert schema["properties"]["running_topics"]["items"] is TOPIC_SCHEMA
+    assert schema["required"] == list(schema["properties"]) == list(ANSWER)

@@ -6,7 +6,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from pydantic import TypeAdapter
 
 from gateway.errors import LlmRefused, LlmUnavailable
-from gateway.finalization.summary.call_summary import SCHEMA
+from gateway.finalization.summary.call_summary import SummaryRequest
 from gateway.finalization.summary.providers import AnthropicSummaries, XaiSummaries
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
@@ -22,7 +22,7 @@ async def llm():
 async def ask(llm, *, key="test-key", path="", model="", **options):
     provider = AnthropicSummaries(Secret(key), llm.url + path, model, **options)
     try:
-        return await provider.summarise("Write notes.", "CALLER: Is it ready?")
+        return await provider.summarise(SummaryRequest("Write notes.", "CALLER: Is it ready?"))
     finally:
         await provider.close()
 
@@ -38,7 +38,7 @@ async def test_request_fits_sdk_type(llm):
         "system": "Write notes.",
         "messages": [{"role": "user", "content": "CALLER: Is it ready?"}],
         "thinking": {"type": "disabled"},
-        "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+        "output_config": {"format": {"type": "json_schema", "schema": SummaryRequest("", "").schema}},
     }
 
 
@@ -138,7 +138,9 @@ async def test_cancelled_summary_leaves_server(llm):
 async def test_parallel_summaries_share_client(llm):
     provider = AnthropicSummaries(Secret("test-key"), llm.url)
     await provider.prepare()
-    summaries = await asyncio.gather(*(provider.summarise("Write notes.", f"CALLER: {n}") for n in range(5)))
+    summaries = await asyncio.gather(
+        *(provider.summarise(SummaryRequest("Write notes.", f"CALLER: {n}")) for n in range(5))
+    )
     await provider.close()
     assert len(summaries) == len(llm.requests) == 5
 
@@ -161,7 +163,7 @@ async def ask_xai(xai, *, key="test-key", path="/v1", model="", **options):
     provider = XaiSummaries(Secret(key), xai.url + path, model, **options)
     await provider.prepare()
     try:
-        return await provider.summarise("Write notes.", "CALLER: Is it ready?")
+        return await provider.summarise(SummaryRequest("Write notes.", "CALLER: Is it ready?"))
     finally:
         await provider.close()
 
@@ -180,7 +182,7 @@ async def test_xai_request_fits_sdk_type(xai):
         "reasoning_effort": "low",
         "response_format": {
             "type": "json_schema",
-            "json_schema": {"name": "call_summary", "schema": SCHEMA, "strict": True},
+            "json_schema": {"name": "call_summary", "schema": SummaryRequest("", "").schema, "strict": True},
         },
     }
 

@@ -33,8 +33,8 @@ class ScriptedProvider:
     async def prepare(self):
         self.prepared = True
 
-    async def summarise(self, instructions, transcript):
-        self.asked.append((instructions, transcript))
+    async def summarise(self, request):
+        self.asked.append((request.instructions, request.transcript))
         step = self.script.pop(0) if self.script else None
         if step == "hang":
             await asyncio.Event().wait()
@@ -267,7 +267,7 @@ async def test_known_facts_are_part_of_the_request():
 
 async def test_rules_write_the_notes_where_a_model_has_only_facts():
     class FactsOnly(ScriptedProvider):
-        async def summarise(self, instructions, transcript):
+        async def summarise(self, request):
             fact = CallerFact("Has an order A12", "identifier", 0.9, (0,))
             return CallSummary("Ana", (), (), (), (), "", "one", caller_facts=(fact,))
 

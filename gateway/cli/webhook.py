@@ -1,0 +1,72 @@
+"""`gateway webhook`: make a secret, send a test message, list messages that were not accepted."""
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from gateway import settings
+from gateway.agents import AgentDirectory
+from gateway.app import webhook_targets
+from gateway.cli import terminal
+from gateway.cli.terminal import short_id, table
+from gateway.errors import SettingsError
+from gateway.finalization.webhooks import new_secret, send_test
+from gateway.history.stores import open_stores, store_path
+from gateway.settings import Settings
+
+DESCRIPTION: Final = (
+    "Make a secret for WEBHOOK_SECRET, send a signed test message, or list messages that were not accepted yet. "
+    "`gateway sessions retry` sends failed ones again."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("secret", "test", "list"))
+    parser.add_argument("--agent", default="", help="test: the agent whose webhook is tested (default: the first)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.action == "secret":
+        print(new_secret())
+        return 0
+    loaded = settings.load(os.environ, Path.cwd())
+    return asyncio.run(_test(options, loaded) if options.action == "test" else _list(options, loaded))
+
+
+async def _test(options: argparse.Namespace, loaded: Settings) -> int:
+    targets = webhook_targets(loaded, AgentDirectory(loaded.agents, loaded.folder))
+    agent = options.agent or next(iter(targets), "")
+    if agent not in targets:
+        raise SettingsError("no webhook is set; set WEBHOOK_URL, or `webhook` of an agent in gateway.toml")
+    url = targets[agent].url
+    async with httpx.AsyncClient(timeout=15.0) as http:
+        try:
+            status = await send_test(http, url, loaded.webhook_secrets, {"agent": agent})
+        except httpx.HTTPError as error:
+            raise SettingsError(f"{url} can't be reached: {type(error).__name__}") from None
+    is_accepted = 200 <= status < 300
+    text = f"{url} {'accepted the message' if is_accepted else 'refused the message'}: status {status}"
+    terminal.output(options.json, {"url": url, "status": status, "accepted": is_accepted}, [text])
+    return 0 if is_accepted else 1
+
+
+async def _list(options: argparse.Namespace, loaded: Settings) -> int:
+    if not store_path(loaded.data_dir).is_file():
+        raise SettingsError(f"{loaded.data_dir} has no store; start the gateway once, or set DATA_DIR to its folder")
+    stores = await open_stores(loaded.data_dir, loaded.database_url)
+    query = """SELECT id, session_id, agent, event, state, attempts, due_at, problem FROM webhook_messages
+        WHERE state <> 'sent' ORDER BY created_at"""
+    names = ("id", "session", "agent", "event", "state", "attempts", "due_at", "problem")
+    try:
+        rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in await stores.memory.fetch(query)]
+    finally:
+        await stores.close()
+    columns = [(short_id(row["session"]), *map(str, list(row.values())[2:])) for row in rows]
+    shown = table(columns, head=("session", "agent", "event", "state", "attempts", "next attempt", "problem"))
+    terminal.output(options.json, rows, [shown] if rows else ["every message was accepted"])
+    return 0

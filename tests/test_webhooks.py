@@ -1,0 +1,156 @@
+"""Finished calls are posted to the operator's server, in whole calls through the gateway."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.app import Timeouts
+from gateway.cli.main import main
+from gateway.finalization.webhooks import WebhookTimeouts
+from tests.fakes.webhook_receiver import SECRET, WebhookReceiver
+from tests.stage import CALLER, make_carrier, running_gateway, staged, until
+
+AGENTS = """
+[agents.maya]
+prompt = "p.md"
+greeting = ""
+webhook_events = ["call.ended", "call.started"]
+[agents.maya.fields]
+order = "The order number"
+urgent = { type = "bool", description = "Whether it can't wait" }
+"""
+QUICK = Timeouts(webhooks=WebhookTimeouts(retries=(0.05,), poll=0.1))
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver().running() as made:
+        yield made
+
+
+def furnish(folder: Path, url: str) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "p.md").write_text("You answer the phone.\n{{memory}}")
+    (folder / "gateway.toml").write_text(AGENTS)
+    return {"WEBHOOK_URL": url, "WEBHOOK_SECRET": SECRET}
+
+
+async def test_finished_call_is_posted_once(tmp_path: Path, carrier_name: str, receiver: WebhookReceiver) -> None:
+    receiver.answers = [500, 503]
+    environ = furnish(tmp_path, receiver.url)
+    async with staged(tmp_path, make_carrier(carrier_name), timeouts=QUICK, **environ) as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("Hello, my name is Ana Lopez. I ride a red bike.")
+        await call.hang_up()
+        [message] = await until(receiver.messages)
+        [started] = await until(lambda: receiver.messages("call.started"))
+        document = await stage.document()
+    assert (message["caller"], message["agent"], message["engine"]) == (CALLER, "maya", "deepgram")
+    assert message["carrier"] == carrier_name and message["end_reason"] == "caller hung up"
+    assert any("red bike" in turn["text"] for turn in message["turns"])
+    assert message["session"] in document["content"] and message["session"] == started["session"]
+    assert message["summary"]["written_by"] == "extractive"
+    assert message["fields"] == {"order": None, "urgent": None}
+    assert message["ended_at"] > message["started_at"] and message["seconds"] >= 0
+    assert len(receiver.accepted) == 2 and not receiver.repeated and "turns" not in started
+
+
+async def test_call_without_a_word_is_posted(tmp_path: Path, receiver: WebhookReceiver) -> None:
+    async with staged(tmp_path, make_carrier("twilio"), timeouts=QUICK, **furnish(tmp_path, receiver.url)) as stage:
+        call, _ = await stage.dial()
+        await call.hang_up()
+        [message] = await until(receiver.messages)
+        assert await stage.documents() == []
+    assert (message["summary"], message["turns"], message["facts"]) == (None, [], [])
+
+
+async def test_withheld_number_is_not_posted(tmp_path: Path, receiver: WebhookReceiver) -> None:
+    environ = furnish(tmp_path, receiver.url) | {"ALLOWED_CALLERS": "*"}
+    async with staged(tmp_path, make_carrier("twilio"), timeouts=QUICK, **environ) as stage:
+        call, conversation = await stage.dial("anonymous")
+        await conversation.user_says("I do not say who I am.")
+        await call.hang_up()
+        await stage.idle()
+        call, conversation = await stage.dial()
+        await conversation.user_says("I ride a red bike.")
+        await call.hang_up()
+        await until(receiver.messages)
+    assert {message["caller"] for message in receiver.accepted.values()} == {CALLER}
+
+
+async def test_message_survives_a_restart_and_goes_with_an_erasure(tmp_path: Path) -> None:
+    environ = furnish(tmp_path, "http://127.0.0.1:9/away")
+    async with staged(tmp_path, make_carrier("twilio"), timeouts=QUICK, **environ) as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("I ride a red bike.")
+        await call.hang_up()
+        await stage.document()
+        await stage.idle()
+    assert b"red bike" in _stored(tmp_path)
+    environ |= {"DATA_DIR": str(tmp_path / "data")}
+    # The caller is erased while the message still waits.
+    assert await asyncio.to_thread(_gateway, tmp_path, "memory", "forget", CALLER, "--yes") == 0
+    assert b"red bike" not in _stored(tmp_path)
+
+
+def _stored(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in (folder / "data").glob("gateway.db*"))
+
+
+def _gateway(folder: Path, *arguments: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("DATA_DIR", str(folder / "data"))
+        patch.setenv("VOICE_SESSION_ARCHIVE_DIR", str(folder / "archive"))
+        return main(list(arguments))
+
+
+# Commands
+
+
+async def test_webhook_command(tmp_path: Path, receiver: WebhookReceiver, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = furnish(tmp_path, receiver.url)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 0
+        assert capsys.readouterr().out == f"{receiver.url} accepted the message: status 200\n"
+        receiver.answers = [503]
+        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test", "--json") == 1
+        assert json.loads(capsys.readouterr().out) == {"url": receiver.url, "status": 503, "accepted": False}
+        patch.setenv("WEBHOOK_URL", "http://127.0.0.1:9/away")
+        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
+        assert capsys.readouterr().err == "gateway: http://127.0.0.1:9/away can't be reached: ConnectError\n"
+        patch.delenv("WEBHOOK_SECRET")
+        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
+        assert "make one with: gateway webhook secret" in capsys.readouterr().err
+        patch.delenv("WEBHOOK_URL")
+        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
+        assert "no webhook is set" in capsys.readouterr().err
+    assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "secret") == 0
+    assert capsys.readouterr().out.startswith("whsec_")
+
+
+async def test_waiting_messages_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = furnish(tmp_path, "http://127.0.0.1:9/away")
+    assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "list") == 2
+    async with staged(tmp_path, make_carrier("twilio"), timeouts=QUICK, **environ) as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("I ride a red bike.")
+        await call.hang_up()
+        await stage.document()
+        await stage.idle()
+        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "list") == 0
+        shown = capsys.readouterr().out
+    assert "call.ended" in shown and "pending" in shown and "red bike" not in shown
+
+
+async def test_webhook_without_secret_is_refused_at_start(tmp_path: Path) -> None:
+    from gateway.errors import SettingsError
+
+    with pytest.raises(SettingsError, match="a webhook needs WEBHOOK_SECRET"):
+        async with running_gateway({"WEBHOOK_URL": "https://example.com/hook", "DATA_DIR": str(tmp_path)}, tmp_path):
+            pass
