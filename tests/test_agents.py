@@ -134,9 +134,9 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
     [
         (
             {"promt": "x"},
-            "unknown key promt; known are brain, filler, first_token_seconds, functions, greeting, knowledge, "
+            "unknown key promt; known are brain, fields, filler, first_token_seconds, functions, greeting, knowledge, "
             "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, sorry, text_agent, think, "
-            "timezone, transfer_to, voice",
+            "timezone, transfer_to, voice, webhook, webhook_events",
         ),
         ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),

@@ -1,7 +1,6 @@
 """Finished calls are posted to the operator's server, in whole calls through the gateway."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from gateway.app import Timeouts
 from gateway.cli.main import main
+from gateway.errors import SettingsError
 from gateway.finalization.webhooks import WebhookTimeouts
 from tests.fakes.webhook_receiver import SECRET, WebhookReceiver
 from tests.stage import CALLER, make_carrier, running_gateway, staged, until
@@ -108,49 +108,7 @@ def _gateway(folder: Path, *arguments: str) -> int:
         return main(list(arguments))
 
 
-# Commands
-
-
-async def test_webhook_command(tmp_path: Path, receiver: WebhookReceiver, capsys: pytest.CaptureFixture[str]) -> None:
-    environ = furnish(tmp_path, receiver.url)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 0
-        assert capsys.readouterr().out == f"{receiver.url} accepted the message: status 200\n"
-        receiver.answers = [503]
-        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test", "--json") == 1
-        assert json.loads(capsys.readouterr().out) == {"url": receiver.url, "status": 503, "accepted": False}
-        patch.setenv("WEBHOOK_URL", "http://127.0.0.1:9/away")
-        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
-        assert capsys.readouterr().err == "gateway: http://127.0.0.1:9/away can't be reached: ConnectError\n"
-        patch.delenv("WEBHOOK_SECRET")
-        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
-        assert "make one with: gateway webhook secret" in capsys.readouterr().err
-        patch.delenv("WEBHOOK_URL")
-        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
-        assert "no webhook is set" in capsys.readouterr().err
-    assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "secret") == 0
-    assert capsys.readouterr().out.startswith("whsec_")
-
-
-async def test_waiting_messages_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    environ = furnish(tmp_path, "http://127.0.0.1:9/away")
-    assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "list") == 2
-    async with staged(tmp_path, make_carrier("twilio"), timeouts=QUICK, **environ) as stage:
-        call, conversation = await stage.dial()
-        await conversation.user_says("I ride a red bike.")
-        await call.hang_up()
-        await stage.document()
-        await stage.idle()
-        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "list") == 0
-        shown = capsys.readouterr().out
-    assert "call.ended" in shown and "pending" in shown and "red bike" not in shown
-
-
 async def test_webhook_without_secret_is_refused_at_start(tmp_path: Path) -> None:
-    from gateway.errors import SettingsError
-
     with pytest.raises(SettingsError, match="a webhook needs WEBHOOK_SECRET"):
         async with running_gateway({"WEBHOOK_URL": "https://example.com/hook", "DATA_DIR": str(tmp_path)}, tmp_path):
             pass

@@ -213,7 +213,7 @@ class WebhookOutbox:
         self, message_id: str, agent: str, event: str, body: str, attempts: int, created_at: str
     ) -> None:
         """One attempt, and what became of it."""
-        target, fields = self._targets.get(agent), {"event": event, "webhook_id": message_id}
+        target, fields = self._targets.get(agent), {"webhook": event, "webhook_id": message_id}
         if target is None:
             problem, pause = "no webhook is set for this agent", None
         else:
