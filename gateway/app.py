@@ -571,7 +571,7 @@ async def routes(
         *outbound.routes(),
         *softphone.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens),
-        *documents.routes(visible, EntityReader(resources.store, visible), {"admin": token, **own_key}),
+        *documents.routes(visible, EntityReader(visible), {"admin": token, **own_key}),
         *mcp.routes(),
         *sessions.routes(history, token),
         *live.routes(),

@@ -27,6 +27,7 @@ from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.memory.visible_documents import NOTE
 from gateway.session import TrustLevel
+from gateway.text.languages import cue
 from gateway.text.redaction import redact
 from gateway.text.sensitive import sensitive_category
 
@@ -44,18 +45,6 @@ _STATE_CHANGES: Final = """
     SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number), trust
     FROM caller_state WHERE agent = ? AND caller = ? ORDER BY at, number"""
 
-_INSTRUCTION: Final = re.compile(
-    r"^(?:please|ignore|disregard|forget|pretend|always|never|from now on|tell|say|give|grant|transfer|reveal)\b"
-    r"|\b(?:system prompt|instructions|(?:agent|assistant)s? (?:must|should|has to)|verified|admin)\b",
-    re.IGNORECASE,
-)
-# A summary may begin a line with a verb (an action item), but has no reason to say this.
-_OVERRULING: Final = re.compile(
-    r"\b(?:ignore|disregard|forget|override|bypass)\b[^.;]*\b(?:previous|prior|earlier|above|everything|rules?|told)\b"
-    r"|\b(?:system prompt|(?:your|these|those|previous|prior|earlier|all) instructions)\b"
-    r"|\b(?:agent|assistant|ai|bot|model)s? (?:must|should|has to)\b|\b(?:you are now|act as|pretend to)\b",
-    re.IGNORECASE,
-)
 # Letters and digits in one long word: a key or a token.
 _CODE: Final = re.compile(r"\b(?=\w*\d)(?=\w*[A-Za-z])[\w-]{20,}\b")
 
@@ -274,7 +263,7 @@ class MemoryReports:
 def _of_call(content: str) -> list[tuple[str, str]]:
     """A summary is redacted already. A line that gives orders to the agent is not something the call agreed on."""
     lines = [line.strip(" -*") for line in content.splitlines()]
-    found = [("like an instruction", line) for line in lines if _OVERRULING.search(line)]
+    found = [("like an instruction", line) for line in lines if cue("audit", "overruling").search(line)]
     return found + [("sensitive", line) for line in lines if sensitive_category(line)]
 
 
@@ -313,7 +302,7 @@ def _of_state(state: Mapping[str, Value]) -> list[tuple[str, str, str]]:
 
 def _suspicions(text: str) -> list[str]:
     kinds = {
-        "like an instruction": _INSTRUCTION.search(text),
+        "like an instruction": cue("audit", "instruction").search(text),
         "like a secret": redact(text) != text or _CODE.search(text),
         "sensitive": sensitive_category(text),
     }

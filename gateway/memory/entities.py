@@ -19,9 +19,9 @@ from gateway.memory.facts import SOURCE as CALLER_FACT
 from gateway.memory.facts import FactStore
 from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import Document, find_documents
-from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import read_call
 from gateway.memory.visible_documents import Namespaces, VisibleDocuments, namespace_of
+from gateway.text.languages import cue, word_list
 
 MOST_DOCUMENTS: Final = 1000
 """Documents of other programs that are read for names, the newest ones."""
@@ -33,25 +33,7 @@ _MARKUP: Final = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+|\*\*|`")
 _SUBJECT: Final = re.compile(
     r"(?P<name>[^\W\d_a-zà-ÿ][\w'’&-]*(?: (?:[^\W\d_a-zà-ÿ][\w'’&-]*|von|van|de|der|la)){0,3}?) [a-zà-ÿ]"
 )
-_NO_NAMES: Final = frozenset(
-    "a after all also an and any as at because before both but by call context each every everyone for from he her "
-    "here his how however i if in is it its key many meeting most my no not note on or our please she since so some "
-    "summary that the their then there these they this those to today tomorrow topics we what when where which while "
-    "who why with yesterday you your monday tuesday wednesday thursday friday saturday sunday january february march "
-    "april may june july august september october november december".split()
-)
-_ORGANISATION: Final = re.compile(
-    r"\b(inc|corp|ltd|llc|gmbh|ag|plc|company|bank|university|airlines|institute)\b", re.IGNORECASE
-)
-_PERSON: Final = re.compile(
-    r" (prefers|likes|loves|hates|enjoys|wants|needs|lives|works|said|says|asked|called|met|moved|thinks|plans|agreed"
-    r"|decided|is (married|allergic|vegetarian|vegan)|has (a|two|three) (son|daughter|child|dog|cat|wife|husband))\b"
-)
-_TYPES: Final = (
-    ("preference", re.compile(r"\b(prefers?|likes?|loves?|hates?|dislikes?|enjoys?|favou?rites?|wants?)\b", re.I)),
-    ("decision", re.compile(r"\b(decided|agreed|chose|approved|will|plans? to|(?:is|are) going to)\b", re.I)),
-    ("episode", re.compile(r"\b(yesterday|today|last \w+|on \w+day|met|called|visited|ordered|bought|went)\b", re.I)),
-)
+_TYPES: Final = ("preference", "decision", "episode")
 _CALLER_TYPES: Final = {"preference": "preference", "commitment": "decision"}  # all others are facts
 _READ_CONFIDENCE: Final = 0.6  # of a sentence in a document
 
@@ -86,9 +68,9 @@ def sentence_facts(text: str) -> list[EntityFact]:
     for line in _SENTENCE_END.split(text):
         sentence = _MARKUP.sub("", line).strip()
         subject = _SUBJECT.match(sentence)
-        if subject is None or subject["name"].split()[0].casefold() in _NO_NAMES:
+        if subject is None or subject["name"].split()[0].casefold() in word_list("entities", "no_names"):
             continue
-        kind = next((name for name, words in _TYPES if words.search(sentence)), "fact")
+        kind = next((name for name in _TYPES if cue("entities", name).search(sentence)), "fact")
         name = subject["name"].removesuffix("'s").removesuffix("’s")
         facts.append(EntityFact(kind, sentence, _READ_CONFIDENCE, (name,)))
     return facts
@@ -97,10 +79,10 @@ def sentence_facts(text: str) -> list[EntityFact]:
 class EntityReader:
     """Reads entities and facts from a store that was opened with the schema of the memory log. Raises StoreError."""
 
-    def __init__(self, store: MemoryStore, documents: VisibleDocuments) -> None:
-        self._store = store
+    def __init__(self, documents: VisibleDocuments) -> None:
+        self._store = documents.store
         self._documents = documents
-        self._facts = FactStore(store)
+        self._facts = FactStore(documents.store)
 
     async def entities(
         self, namespaces: Namespaces, *, kind: str = "", limit: int, offset: int = 0
@@ -200,7 +182,8 @@ class EntityReader:
         found = []
         for (space, key), own in facts.items():
             name, said = own[0].entities[0], " ".join(fact.content for fact in own)
-            kind = "org" if _ORGANISATION.search(name) else "person" if _PERSON.search(said) else "other"
+            is_person = cue("entities", "person").search(said)
+            kind = "org" if cue("entities", "organisation").search(name) else "person" if is_person else "other"
             found.append((Entity(_id(space, key), name, kind, len(own), texts[space].count(name)), own))
         return found
 

@@ -61,12 +61,12 @@ def namespace_of(document: Document) -> str:
 
 
 class VisibleDocuments:
-    """A view of a store, which was opened with the schema of the memory log."""
+    """A view of `store`, which was opened with the schema of the memory log: what a search finds, and deletion."""
 
     def __init__(
         self, store: MemoryStore, retention: Retention, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._store = store
+        self.store = store
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
         self._retention = retention
@@ -83,9 +83,9 @@ class VisibleDocuments:
         found, moment = [], self._now()
         is_title = text.strip().casefold() == CALL_TITLE.casefold()
         for asked in (limit, limit + _MORE, _MOST):  # nearly always nothing is hidden
-            hits = await self._store.query(text, limit=asked, tags=tags)
+            hits = await self.store.query(text, limit=asked, tags=tags)
             if is_title:
-                calls = await self._store.newest(tags=(CALL_TAG, *tags), limit=asked)
+                calls = await self.store.newest(tags=(CALL_TAG, *tags), limit=asked)
                 newest = [Hit(call, snippet(call.content, (), None), 1 / (60 + n)) for n, call in enumerate(calls, 1)]
                 known = {call.id for call in calls}
                 hits = [*newest, *(hit for hit in hits if hit.document.id not in known)]
@@ -95,29 +95,13 @@ class VisibleDocuments:
         return found[:limit]
 
     async def delete(self, document_id: str) -> None:
-        await self._store.delete(document_id)
+        await self.store.delete(document_id)
         await self._facts.document_deleted(document_id)
         await self._pins.document_deleted(document_id)
-
-    async def create(self, new: NewDocument) -> Document:
-        return await self._store.create(new)
-
-    async def put(self, new: NewDocument) -> Document:
-        """Store a document in place of the one with the same `source_id`."""
-        return await self._store.put(new)
 
     def oldest_fact(self, agent: str) -> datetime | None:
         """The time before which facts are hidden; None without a limit."""
         return self._retention.oldest(agent, self._now())
-
-    async def get(self, document_id: str) -> Document:
-        return await self._store.get(document_id)
-
-    async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
-        return await self._store.replace(document_id, content, title=title)
-
-    async def append(self, document_id: str, content: str) -> Document:
-        return await self._store.append(document_id, content)
 
     def _is_visible(self, document: Document, now: datetime) -> bool:
         agent = next((tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:")), "")
@@ -127,19 +111,19 @@ class VisibleDocuments:
 class CallerNotes:
     """The memory of callers, for text agents, and their notes in it. An empty caller or agent stands for all."""
 
-    def __init__(self, store: VisibleDocuments, forget: Callable[[str, str], Awaitable[int]]) -> None:
-        self._store = store
+    def __init__(self, documents: VisibleDocuments, forget: Callable[[str, str], Awaitable[int]]) -> None:
+        self._documents = documents
         self._forget = forget
 
     async def search(self, query: str, *, caller: str, agent: str, limit: int) -> Sequence[Hit]:
-        return await self._store.query(query, limit=limit, tags=_tags(caller, agent))
+        return await self._documents.query(query, limit=limit, tags=_tags(caller, agent))
 
     async def remember(self, content: str, *, caller: str, agent: str) -> str:
         note = NewDocument("Note", content, NOTE, (_NOTE_TAG, *_tags(caller, agent)))
-        return (await self._store.create(note)).id
+        return (await self._documents.store.create(note)).id
 
     async def forget(self, document_id: str) -> None:
-        await self._store.delete(document_id)
+        await self._documents.delete(document_id)
 
     async def forget_caller(self, *, caller: str, agent: str) -> int:
         return await self._forget(agent, caller)

@@ -44,9 +44,9 @@ _FILTERS: Final = {
 """The metadata behind the filters of Remem's own clients. Any other filter has the name of its field."""
 
 
-def routes(store: VisibleDocuments, entities: EntityReader, keys: Keys) -> list[Route]:
+def routes(visible: VisibleDocuments, entities: EntityReader, keys: Keys) -> list[Route]:
     """The routes of the store. Any of `keys` gives access; without keys every request is rejected."""
-    documents = _Documents(store, entities)
+    documents = _Documents(visible, entities)
     handlers: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/documents", documents.create),
         ("POST", "/v1/documents/ingest", documents.ingest),
@@ -63,8 +63,9 @@ def routes(store: VisibleDocuments, entities: EntityReader, keys: Keys) -> list[
 
 
 class _Documents:
-    def __init__(self, store: VisibleDocuments, entities: EntityReader) -> None:
-        self._store = store
+    def __init__(self, visible: VisibleDocuments, entities: EntityReader) -> None:
+        self._visible = visible
+        self._store = visible.store
         self._entities = entities
 
     async def create(self, request: Request) -> Response:
@@ -134,7 +135,7 @@ class _Documents:
         return _Json(_document(document))
 
     async def delete(self, request: Request) -> Response:
-        await self._store.delete(request.path_params["id"])
+        await self._visible.delete(request.path_params["id"])
         return Response(status_code=204)
 
     async def query(self, request: Request) -> Response:
@@ -147,7 +148,7 @@ class _Documents:
             raise HTTPException(422, "limit must be a whole number")
         limit = min(max(limit, 1), _MAX_RESULTS)
         namespaces, filters = _namespaces(body.get("namespaces")), _filters(body.get("filters"))
-        hits = await self._store.query(
+        hits = await self._visible.query(
             text,
             limit=limit,
             tags=(*_tags(body.get("tags")), *namespaces.tags),

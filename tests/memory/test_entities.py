@@ -21,7 +21,7 @@ async def store(ground):
 
 def reader(store, *, days=0):
     visible = VisibleDocuments(store, Retention(days), now=lambda: START + timedelta(days=30))
-    return EntityReader(store, visible)
+    return EntityReader(visible)
 
 
 async def learn(store, text, day=0, kind="preference"):

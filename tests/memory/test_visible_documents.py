@@ -77,7 +77,7 @@ async def test_forgotten_caller_has_no_topics(tmp_path):
     eraser = Eraser(
         Stores(store, store), DataLocations(tmp_path, tmp_path / "archive"), None, Secret("key"), NoSharedData()
     )
-    notes = CallerNotes(store, eraser.erase_caller)
+    notes = CallerNotes(VisibleDocuments(store, Retention()), eraser.erase_caller)
     await notes.remember("Wants tea.", caller=ANA, agent="maya")
     for caller in (ANA, BEN):
         await pins.pin("maya", caller, "Orlando sale")

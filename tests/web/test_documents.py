@@ -28,7 +28,7 @@ async def store(ground):
 
 def document_routes(store, keys):
     visible = VisibleDocuments(store, Retention())
-    return routes(visible, EntityReader(store, visible), keys)
+    return routes(visible, EntityReader(visible), keys)
 
 
 def client_of(store, *, key=KEY):
