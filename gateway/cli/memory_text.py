@@ -12,7 +12,9 @@ from gateway.history.calls_table import FinishedCall
 from gateway.history.erasure import ErasureResult
 from gateway.history.rebuild import RebuiltCall
 from gateway.history.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
+from gateway.memory.facts import Fact
 from gateway.memory.pinned_topics import PinnedTopic
+from gateway.memory.stores.documents import Document
 
 MOST_CALLS: Final = 10
 
@@ -36,67 +38,50 @@ def callers(known: Sequence[CallerSummary]) -> Iterator[RenderableType]:
 
 def report(known: CallerReport) -> Iterator[RenderableType]:
     """Topics and notes only where there are some; the newest calls only."""
-    topics = [
-        (
-            one.pin.title,
-            f"{one.pin.state}, unverified" if one.pin.trust.mark else one.pin.state,
-            one.pin.status,
-            f"{len(one.pin.open_items)} open",
-            f"last {one.pin.last_said_at:%Y-%m-%d}",
-            short_id(one.pin.session_id) or _BY_OPERATOR,
-            one.agent,
-        )
-        for one in known.pins
-    ]
-    facts = [
-        (
-            one.fact.text,
-            one.fact.type,
-            f"{one.fact.confidence:.2f}{', unverified' if one.fact.trust.mark else ''}",
-            f"since {one.fact.said_at:%Y-%m-%d}",
-            short_id(one.fact.session_id),
-            one.agent,
-        )
-        for one in known.facts
-    ]
-    notes = [
-        (
-            " ".join(note.content.split()),
-            f"since {note.created_at:%Y-%m-%d}",
-            ", ".join(tag.removeprefix("agent:") for tag in note.tags if tag.startswith("agent:")),
-        )
-        for note in known.notes
-    ]
+    yield line(known.caller, "bold")
+    for title, rows in _sections(known):
+        yield ""
+        yield Text(title, "bold")
+        if rows:
+            yield table(rows, indent=2)
+
+
+def _sections(known: CallerReport) -> Iterator[tuple[str, Sequence[Sequence[str]]]]:
+    if known.pins:
+        yield count(len(known.pins), "pinned topic"), [_pin_row(one.pin, one.agent) for one in known.pins]
+    yield count(len(known.facts), "fact"), [_fact_row(one.fact, one.agent) for one in known.facts]
+    if known.notes:
+        yield count(len(known.notes), "note"), [_note_row(note) for note in known.notes]
     state = [
         (key, orjson.dumps(value).decode() + (" (unverified)" if key in kept.unverified else ""), agent)
         for agent, kept in known.state.items()
         for key, value in kept.items()
     ]
-    calls = [
-        (
-            minute(call.started_at),
-            call.session_id,
-            call.agent,
-            f"{call.seconds:.0f} s",
-            call.outcome,
-            "reverted" if call.session_id in known.reverted else "",
-        )
-        for call in known.calls[:MOST_CALLS]
-    ]
+    yield count(len(state), "state key"), state
     newest = f", the newest {MOST_CALLS}" if len(known.calls) > MOST_CALLS else ""
-    sections: list[tuple[str, Sequence[Sequence[str]]]] = [
-        *([(count(len(topics), "pinned topic"), topics)] if topics else []),
-        (count(len(facts), "fact"), facts),
-        *([(count(len(notes), "note"), notes)] if notes else []),
-        (count(len(state), "state key"), state),
-        (f"{count(len(known.calls), 'call')}{newest}", calls),
-    ]
-    yield line(known.caller, "bold")
-    for title, rows in sections:
-        yield ""
-        yield Text(title, "bold")
-        if rows:
-            yield table(rows, indent=2)
+    calls = [_call_row(call, is_reverted=call.session_id in known.reverted) for call in known.calls[:MOST_CALLS]]
+    yield f"{count(len(known.calls), 'call')}{newest}", calls
+
+
+def _pin_row(pin: PinnedTopic, agent: str) -> Sequence[str]:
+    state = f"{pin.state}, unverified" if pin.trust.mark else pin.state
+    last, origin = f"last {pin.last_said_at:%Y-%m-%d}", short_id(pin.session_id) or _BY_OPERATOR
+    return pin.title, state, pin.status, f"{len(pin.open_items)} open", last, origin, agent
+
+
+def _fact_row(fact: Fact, agent: str) -> Sequence[str]:
+    confidence = f"{fact.confidence:.2f}{', unverified' if fact.trust.mark else ''}"
+    return fact.text, fact.type, confidence, f"since {fact.said_at:%Y-%m-%d}", short_id(fact.session_id), agent
+
+
+def _note_row(note: Document) -> Sequence[str]:
+    agents = ", ".join(tag.removeprefix("agent:") for tag in note.tags if tag.startswith("agent:"))
+    return " ".join(note.content.split()), f"since {note.created_at:%Y-%m-%d}", agents
+
+
+def _call_row(call: FinishedCall, *, is_reverted: bool) -> Sequence[str]:
+    length, mark = f"{call.seconds:.0f} s", "reverted" if is_reverted else ""
+    return minute(call.started_at), call.session_id, call.agent, length, call.outcome, mark
 
 
 def topic(pin: PinnedTopic) -> Iterator[RenderableType]:

@@ -164,13 +164,7 @@ class TwilioControl(_RestApi):
     asks_to_resume: ClassVar[bool] = True
 
     def __init__(
-        self,
-        http: httpx.AsyncClient,
-        *,
-        api_url: str,
-        account_sid: str,
-        auth_token: Secret,
-        limits: DialLimits,
+        self, http: httpx.AsyncClient, *, api_url: str, account_sid: str, auth_token: Secret, limits: DialLimits
     ) -> None:
         url = f"{api_url.rstrip('/')}/2010-04-01/Accounts/{quote(account_sid, safe='')}/Calls"
         super().__init__(http, url, limits, auth=httpx.BasicAuth(account_sid, auth_token.reveal()))

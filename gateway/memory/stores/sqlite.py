@@ -53,11 +53,7 @@ class SqliteStore(MemoryStore):
     description = "embedded"
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        thread: ThreadPoolExecutor,
-        **options: Unpack[StoreOptions],
+        self, path: Path, connection: sqlite3.Connection, thread: ThreadPoolExecutor, **options: Unpack[StoreOptions]
     ) -> None:
         self._path = path
         self._connection = connection
@@ -257,8 +253,7 @@ class SqliteIndex:
     def missing_vectors(self, connection: Connection, wanted: Sequence[int], limit: int) -> list[Unembedded]:
         statement = "SELECT d.key, d.content FROM unembedded_documents u JOIN documents d ON d.key = u.key"
         rows = connection.execute(
-            f"{statement} WHERE u.key IN (SELECT value FROM json_each(?)) LIMIT ?",
-            (json_text(list(wanted)), limit),
+            f"{statement} WHERE u.key IN (SELECT value FROM json_each(?)) LIMIT ?", (json_text(list(wanted)), limit)
         ).fetchall()
         return rows or connection.execute(f"{statement} ORDER BY u.key DESC LIMIT ?", (limit,)).fetchall()
 
