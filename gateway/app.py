@@ -91,7 +91,7 @@ from gateway.web.media import MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
 from gateway.web.request import PublicUrl, redirect_final_slashes
 from gateway.web.sessions import LiveEventsEndpoint
-from gateway.web.softphone import PhonePages, SoftphoneEndpoint
+from gateway.web.softphone import PhonePages, SoftphoneEndpoint, TokenCodec
 from gateway.web.telnyx import TelnyxEndpoint
 from gateway.web.twilio import TwilioEndpoint
 from gateway.websocket import picows
@@ -153,7 +153,8 @@ def create_app(
             resources = await open_resources(config, await stack.enter_async_context(sharing), stack)
             services = await start_services(config, resources, stack)
             public = PublicUrl(settings.public_url)
-            media = MediaEndpoint(services.manager, settings.carriers, public, settings.twilio_auth_token)
+            phone_tokens = TokenCodec(config.admin_token)
+            media = MediaEndpoint(services.manager, settings.carriers, public, settings.twilio_auth_token, phone_tokens)
             app.router.routes.extend(await routes(config, resources, services, stack))
             yield {
                 "media_endpoint": media,

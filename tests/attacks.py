@@ -61,6 +61,13 @@ class Stranger:
         finally:
             writer.transport.abort()
 
+    async def opens_sockets(self, count: int, stack: contextlib.AsyncExitStack) -> None:
+        """Open media sockets that send nothing; they stay until `stack` closes them."""
+        for _ in range(count):
+            reader, writer = await stack.enter_async_context(self.connection())
+            writer.write(UPGRADE.format(path=self.media_path, host="x").encode())
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+
     async def sends(self, data: bytes, *, reads: bool = True) -> None:
         """Send, and wait until the gateway has closed the connection."""
         async with self.connection() as (reader, writer):

@@ -10,8 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from gateway.cluster.directory import ClusterTimeouts
+from gateway.simulate.softphone import Softphone
 from tests.chaos.faulty_peers import PausableRemem
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.link import Link, linked
@@ -178,6 +181,22 @@ async def test_any_node_tells_of_all_calls(cluster: Cluster) -> None:
         await later.sees("finished")
     assert "ringing" not in later.kinds
     assert later.kinds.count("hangup") == 1
+
+
+@pytest.mark.parametrize("cluster", ["twilio"], indirect=True)
+async def test_phone_socket_is_closed_at_every_node_while_no_call_waits(cluster: Cluster) -> None:
+    """A call of the softphone opens it at any node; its address alone opens it at none."""
+    origins = [node.url.replace("http", "ws", 1) for node in cluster.nodes]
+    answer = await cluster.http.post(f"{cluster.nodes[0].url}/v1/phone", json={}, headers={"X-API-Key": ADMIN})
+    placed = answer.json()
+    for path in ("/phone/media", "/phone/media?pass=guess", placed["media_path"][:-1]):
+        with pytest.raises(InvalidStatus) as refusal:
+            await connect(origins[1] + path, proxy=None)
+        assert refusal.value.response.status_code == 404
+    async with connect(origins[1] + placed["media_path"], compression=None, proxy=None) as socket:
+        await Softphone(socket, "stream").start(placed)
+        await cluster.conversation()
+        assert await cluster.calls(1) == 1
 
 
 async def test_token_opens_one_socket_at_all_nodes(cluster: Cluster) -> None:

@@ -38,6 +38,8 @@ class Variant:
     """How long the gateway may take until it accepts calls."""
     viewers: bool = False
     """Open a live page and a tail during the run."""
+    module: str = "gateway.cli.main"
+    """Whose `main` is run."""
 
 
 LOCAL_CALLS: Final = 8
@@ -129,7 +131,7 @@ async def running_gateway(engine_url: str, variant: Variant, *, core: int | None
         folder = Path(name)
         log = folder / "log"
         (folder / "gateway.toml").write_text(variant.toml)
-        code = "import sys; from gateway.cli.main import main; sys.exit(main())"
+        code = f"import sys; from {variant.module} import main; sys.exit(main())"
         command = [sys.executable, "-c", code, "serve", "--host", "127.0.0.1", "--port", "0", *variant.arguments]
         environment = {
             **{name: os.environ[name] for name in _INHERITED if name in os.environ},

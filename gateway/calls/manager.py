@@ -91,6 +91,11 @@ class _Unclaimed(NamedTuple):
     is_verified: bool
     name: str
 
+    @property
+    def network(self) -> str:
+        """The /24 or /48 of a peer: one attacker may have many addresses, but rarely many networks."""
+        return ":".join(self.name.split(":")[:3]) if ":" in self.name else self.name.rpartition(".")[0]
+
 
 class CallManager:
     """Owns every call of this node: its state, its task, and the clock that ticks it."""
@@ -463,14 +468,13 @@ class CallManager:
 
     # Media sockets
 
-    def awaits_media(self, carrier: str, token: str = "") -> bool:
-        """
-        Whether a call of this carrier, with a token that very call, waits for its media stream.
+    @property
+    def shares_calls(self) -> bool:
+        """Whether the media of a call may come to another node than its webhook."""
+        return self._cluster.takes_over_calls
 
-        With several nodes, any call may wait at another one.
-        """
-        if not token and self._cluster.takes_over_calls:
-            return True
+    def awaits_media(self, carrier: str, token: str = "") -> bool:
+        """Whether a call of this carrier and node, with a token that very call, waits for its media stream."""
         calls = [call for call in self._table if call.key[0] == carrier and call.has_open_token]
         return any(call.has_token(token) for call in calls) if token else bool(calls)
 
@@ -479,7 +483,7 @@ class CallManager:
         A media socket opened and has yet to send its `start`. Close the oldest if there are too many.
 
         A carrier that proved who it is with the upgrade has room of its own. Others compete with the same peer only,
-        and all peers together take room from the one that has most.
+        and all peers together take room from the network that has most, and there from the peer that has most.
         """
         group = self._unclaimed[stream] = _Unclaimed(is_verified, stream.carrier if is_verified else peer)
         sizes = Counter(self._unclaimed.values())
@@ -487,7 +491,10 @@ class CallManager:
             strangers = Counter({one: size for one, size in sizes.items() if not one.is_verified})
             if strangers.total() <= MAX_STRANGERS:
                 return
-            [(group, _)] = strangers.most_common(1)
+            networks: Counter[str] = Counter()
+            for one, size in strangers.items():
+                networks[one.network] += size
+            group = max(strangers, key=lambda one: (networks[one.network], strangers[one]))
         oldest = next(one for one, of in self._unclaimed.items() if of == group)
         del self._unclaimed[oldest]
         self._stranger_log.warning("too many media sockets without a start", {"carrier": oldest.carrier, "peer": peer})

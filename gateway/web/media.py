@@ -1,6 +1,7 @@
 """Media sockets: maps paths to codecs. Independent of the WebSocket library."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +20,7 @@ from gateway.telephony.telnyx import TelnyxCodec
 from gateway.telephony.twilio import SoftphoneCodec, TwilioCodec
 from gateway.web import softphone, telnyx, twilio
 from gateway.web.request import PublicUrl
+from gateway.web.softphone import MediaPass, TokenCodec
 from gateway.websocket.interface import UpgradeRequest
 
 CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
@@ -36,12 +38,18 @@ class MediaEndpoint:
     """
 
     def __init__(
-        self, manager: CallManager, carriers: frozenset[str], public: PublicUrl, twilio_auth_token: Secret | None
+        self,
+        manager: CallManager,
+        carriers: frozenset[str],
+        public: PublicUrl,
+        twilio_auth_token: Secret | None,
+        phone_tokens: TokenCodec,
     ) -> None:
         self._manager = manager
         self._carriers = carriers | {SoftphoneCodec.name}
         self._public = public
         self._twilio_auth_token = twilio_auth_token
+        self._phone_tokens = phone_tokens
         self._stranger_log = BurstLogger(logging.getLogger(media_stream.__name__))
 
     def __call__(self, upgrade: UpgradeRequest) -> MediaStream | int:
@@ -49,13 +57,16 @@ class MediaEndpoint:
         make_codec = CODECS.get(parts.path)
         if make_codec is None:
             return 404
-        token = parse_qs(parts.query).get("token", [""])[0]
+        query = parse_qs(parts.query)
+        token = query.get("token", [""])[0]
         codec = make_codec(token)
         if codec.name not in self._carriers:
             return 503
-        if codec.name == SoftphoneCodec.name and not self._manager.awaits_media(codec.name):
-            return 404
         is_verified = bool(token) and self._manager.awaits_media(codec.name, token)
+        if codec.name == SoftphoneCodec.name:
+            is_verified = self._phone_tokens.read(MediaPass, query.get("pass", [""])[0], time.time()) is not None
+            if not is_verified and not self._manager.awaits_media(codec.name):
+                return 404
         if codec.name == TwilioCodec.name and "x-twilio-signature" in upgrade.headers:
             is_verified = self._is_signed(upgrade.headers)
             if not is_verified:

@@ -109,10 +109,16 @@ class SoftphoneEndpoint:
             "account_id": SOFTPHONE_ACCOUNT,
             "token": pending.token,
             "token_seconds": CallTimeouts().token,
-            "media_path": MEDIA_PATH,
+            "media_path": self._media_path(),
             "agent": pending.agent.name,
             "watch": self.tokens.seal(watch),
         }
+
+    def _media_path(self) -> str:
+        """With a pass if the socket may be opened at a node that does not know the call."""
+        if not self._manager.shares_calls:
+            return MEDIA_PATH
+        return f"{MEDIA_PATH}?pass={self.tokens.seal(MediaPass(int(time.time() + CallTimeouts().token)))}"
 
     async def place_guest_call(self, request: Request, link: "GuestLink") -> dict[str, Any]:
         """Place the one call of a guest link. Raises HTTPException."""
@@ -281,16 +287,23 @@ class WatchToken:
     trust: int = TrustLevel.NONE
 
 
-P = TypeVar("P", GuestLink, WatchToken)
+@dataclass(frozen=True)
+class MediaPass:
+    """The right to open a media socket at any node. The call's own token has yet to follow in its `start`."""
+
+    expires: int
+
+
+P = TypeVar("P", GuestLink, WatchToken, MediaPass)
 
 
 class TokenCodec:
-    """Encrypts guest links and watch tokens, and reads them back. Times are seconds since 1970."""
+    """Encrypts guest links, watch tokens and media passes, and reads them back. Times are seconds since 1970."""
 
     def __init__(self, admin_token: Secret) -> None:
         self._sealer = Sealer(admin_token, "phone passes")
 
-    def seal(self, value: GuestLink | WatchToken) -> str:
+    def seal(self, value: GuestLink | WatchToken | MediaPass) -> str:
         return self._sealer.seal_text(orjson.dumps(asdict(value)), type(value).__name__)
 
     def read(self, kind: type[P], token: str, now: float) -> P | None:

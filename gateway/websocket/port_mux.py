@@ -39,6 +39,8 @@ MAX_UNFINISHED_BYTES: Final = 4 * 1024 * 1024
 BODY_SECONDS: Final = 30.0
 MAX_PIPELINED: Final = 4
 """Requests sent ahead on one connection. 256 KB of them, read at once, would hold the loop for 200 ms."""
+MAX_READS_PER_TURN: Final = 16
+"""Connections whose data is handled in one turn of the event loop. A burst of 300 upgrades takes 50 ms."""
 
 _UPGRADE_HEADERS: Final = ("host", "sec-websocket-key", "sec-websocket-version")
 
@@ -60,6 +62,7 @@ class ConnectionLimits:
         self._waiting: dict[PortMux, None] = {}
         self._unfinished: dict[PortMux, int] = {}
         self._unfinished_bytes = 0
+        self.reads = ReadQueue()
         self.log = BurstLogger(_log)
 
     def add(self, connection: "PortMux", peer: str) -> bool:
@@ -73,6 +76,7 @@ class ConnectionLimits:
         return True
 
     def remove(self, connection: "PortMux") -> None:
+        self.reads.remove(connection)
         self._waiting.pop(connection, None)
         self.request_finished(connection)
         peer = self._peers.pop(connection, None)
@@ -110,6 +114,43 @@ class ConnectionLimits:
         self.remove(oldest)
         oldest.drop()
         return True
+
+
+class ReadQueue:
+    """Spreads the work of a burst over several turns of the event loop, in the order in which data came."""
+
+    def __init__(self) -> None:
+        self._reads = 0
+        self._waiting: dict[PortMux, bytes] = {}
+
+    def add(self, connection: "PortMux", data: bytes) -> None:
+        """Have the connection handle its data: now, or after others'. Then it reads no more until its turn."""
+        if not self._reads:
+            connection.loop.call_soon(self._begin_turn, connection.loop)
+        if self._reads < MAX_READS_PER_TURN:
+            self._reads += 1
+            connection.receive(data)
+        else:
+            self._waiting[connection] = self._waiting.get(connection, b"") + data
+            connection.pause(len(data))
+
+    def remove(self, connection: "PortMux") -> None:
+        self._waiting.pop(connection, None)
+
+    def __len__(self) -> int:
+        """The connections that wait."""
+        return len(self._waiting)
+
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._reads = 0
+        while self._waiting and self._reads < MAX_READS_PER_TURN:
+            self._reads += 1
+            connection = next(iter(self._waiting))
+            data = self._waiting.pop(connection)
+            connection.resume(len(data))
+            connection.receive(data)
+        if self._reads:
+            loop.call_soon(self._begin_turn, loop)
 
 
 class PortMux(HttpToolsProtocol):
@@ -176,8 +217,22 @@ class PortMux(HttpToolsProtocol):
     # Requests
 
     def data_received(self, data: bytes) -> None:
+        self._limits.reads.add(self, data)
+
+    def pause(self, size: int) -> None:
+        """Read nothing until `resume`: this much waits to be handled."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._limits.request_unfinished(self, size)
+
+    def resume(self, size: int) -> None:
+        self._limits.request_unfinished(self, -size)
+        if not self.flow.read_paused:  # by uvicorn, until a handler has read what came before
+            self.transport.resume_reading()
+
+    def receive(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self.parser is None:
             return
         if self._timer is None:
             self._begin_head()

@@ -10,7 +10,7 @@ from gateway.agents import AgentDirectory
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts, ManagedCall
-from gateway.calls.manager import MAX_UNCLAIMED_STREAMS, Admission, CallManager, Refusal
+from gateway.calls.manager import MAX_STRANGERS, MAX_UNCLAIMED_STREAMS, Admission, CallManager, Refusal
 from gateway.calls.outbound import OutboundCall
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
 from gateway.calls.state import CallState
@@ -318,6 +318,29 @@ async def test_oldest_unclaimed_stream_is_closed(setup):
     for stream in streams:
         setup.manager.expect(stream, "198.51.100.7", is_verified=True)
     assert [stream.is_closed for stream in streams] == [True] + [False] * MAX_UNCLAIMED_STREAMS
+
+
+@pytest.mark.parametrize(
+    ("caller", "strangers"),
+    [
+        ("198.51.100.7", [f"192.0.2.{n % 4}" for n in range(200)]),
+        ("198.51.100.7", [f"192.0.2.{n}" for n in range(200)]),
+        ("2001:db8:9:1::/64", [f"2001:db8:8:{n:x}::/64" for n in range(200)]),
+        ("192.0.2.9", [f"192.0.2.{n % 4}" for n in range(200)] + [f"203.0.113.{n % 4}" for n in range(200)]),
+    ],
+    ids=["few addresses", "one network", "one network of IPv6", "the caller's network"],
+)
+@pytest.mark.parametrize("comes", ["first", "between", "last"])
+async def test_strangers_compete_with_each_other(setup, caller, strangers, comes):
+    """A caller whose carrier does not sign the upgrade keeps its socket, whatever others open."""
+    waiting = UnclaimedStream()
+    at = {"first": 0, "between": len(strangers) // 2, "last": len(strangers)}[comes]
+    streams = [UnclaimedStream() for _ in strangers]
+    peers = list(zip(streams, strangers, strict=True))
+    for stream, peer in [*peers[:at], (waiting, caller), *peers[at:]]:
+        setup.manager.expect(stream, peer, is_verified=False)
+    assert not waiting.is_closed
+    assert sum(not stream.is_closed for stream in streams) == MAX_STRANGERS - 1
 
 
 async def test_call_without_media_is_given_up(setup):

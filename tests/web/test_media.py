@@ -1,5 +1,6 @@
 """The media socket in strangers' hands. Nothing of theirs reaches the engine, and no call suffers."""
 
+import contextlib
 import json
 
 import pytest
@@ -7,6 +8,7 @@ from websockets.asyncio.client import connect as dial
 from websockets.exceptions import InvalidStatus
 
 from gateway.calls.manager import MAX_STRANGERS_PER_PEER
+from tests.attacks import Stranger
 from tests.fakes.carrier import UpgradeRefused
 from tests.stage import SOUND, Stage, make_carrier, running_gateway, until
 
@@ -102,6 +104,23 @@ async def test_stranger_never_evicts_a_caller(stage: Stage) -> None:
     for stranger in strangers:
         stranger.transport.abort()
     await waiting.close()
+
+
+async def test_caller_without_signature_gets_through(stage: Stage) -> None:
+    """Strangers with a few addresses open 200 sockets before and after the caller's, which then sends its `start`."""
+    if stage.carrier.name != "twilio":
+        pytest.skip("Telnyx has the token in the address")
+    stranger = Stranger(stage.url, addresses=4)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            await stranger.opens_sockets(100, stack)
+            call = await stage.carrier.ring()
+            waiting = await stage.carrier.connect(call, signature="none")
+            await stranger.opens_sockets(100, stack)
+            await waiting.send_json(stage.carrier.start_message(call, stream_id=waiting.stream_id, token=call.token))
+            conversation = await stage.engine.next_conversation()
+            await conversation.configured()
+            await waiting.close()
 
 
 async def test_twilio_signature_on_the_upgrade_is_checked(stage: Stage) -> None:

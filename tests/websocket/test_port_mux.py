@@ -244,7 +244,7 @@ class FakeTransport:
     """A connection from `host`."""
 
     def __init__(self, host="192.0.2.1"):
-        self.host, self.written, self.aborted, self.unread = host, b"", False, 0
+        self.host, self.written, self.aborted, self.unread, self.is_reading = host, b"", False, 0, True
 
     def get_extra_info(self, name):
         return (self.host, 50000) if name in ("peername", "sockname") else None
@@ -264,9 +264,10 @@ class FakeTransport:
     close = abort
 
     def pause_reading(self):
-        pass
+        self.is_reading = False
 
-    resume_reading = pause_reading
+    def resume_reading(self):
+        self.is_reading = True
 
 
 def connected(limits, transport, app=None):
@@ -353,3 +354,54 @@ async def test_unfinished_requests_are_limited_together():
     for transport in transports:
         connected(limits, transport).data_received(b"GET /page HTTP/1.1\r\nX: ".ljust(30_000, b"x"))
     assert [transport.aborted for transport in transports] == [True] + [False] * (len(transports) - 1)
+
+
+BURST = port_mux.MAX_READS_PER_TURN
+
+
+@pytest.mark.virtual_time
+async def test_burst_is_spread_over_turns_of_the_loop():
+    """In the order in which it came. A connection reads nothing while it waits."""
+    limits = ConnectionLimits(total=0, per_peer=0)
+    transports = [FakeTransport() for _ in range(2 * BURST + 1)]
+    muxes = [connected(limits, transport) for transport in transports]
+    for mux in muxes:
+        mux.data_received(b"GET /page HTTP/1.1\r\nX")
+    muxes[-1].data_received(b": y\r\n")
+    handled = [sum(mux._unfinished_bytes > 0 for mux in muxes)]
+    assert [transport.is_reading for transport in transports] == [True] * BURST + [False] * (BURST + 1)
+    while handled[-1] < len(muxes):
+        await asyncio.sleep(0)
+        handled.append(sum(mux._unfinished_bytes > 0 for mux in muxes))
+    assert handled == [BURST, 2 * BURST, 2 * BURST + 1]
+    assert muxes[-1]._unfinished_bytes == len(b"GET /page HTTP/1.1\r\nX: y\r\n")
+    assert all(transport.is_reading for transport in transports)
+
+
+@pytest.mark.virtual_time
+async def test_waiting_data_counts_as_unfinished():
+    """It is freed with its connection."""
+    limits = ConnectionLimits(total=0, per_peer=0)
+    size = port_mux.MAX_UNFINISHED_BYTES // 4
+    transports = [FakeTransport() for _ in range(BURST + 5)]
+    muxes = [connected(limits, transport) for transport in transports]
+    for mux in muxes[:BURST]:
+        mux.data_received(b"G")
+    for mux in muxes[BURST:]:
+        mux.data_received(bytes(size))
+    assert [transport.aborted for transport in transports] == [True] * (BURST + 1) + [False] * 4
+    assert len(limits.reads) == 4
+
+
+@pytest.mark.virtual_time
+async def test_paused_request_stays_paused_after_its_turn():
+    """uvicorn reads no more of a body than its handler takes."""
+    limits = ConnectionLimits(total=0, per_peer=0)
+    transports = [FakeTransport() for _ in range(BURST + 1)]
+    muxes = [connected(limits, transport) for transport in transports]
+    muxes[-1].flow._transport.pause_reading()
+    muxes[-1].flow.read_paused = True
+    for mux in muxes:
+        mux.data_received(b"G")
+    await asyncio.sleep(0)
+    assert not transports[-1].is_reading
