@@ -15,6 +15,8 @@ UPGRADE: Final = (
 )
 _CONNECTED: Final = b'{"event": "connected"}'
 _ERROR: Final = json.dumps({"event": "error", "payload": {"code": "1", "title": "x" * 30_000}}).encode()
+_COSTLY: Final = b'{"event": "connected", "x": [' + b"{}," * 21_000 + b"{}]}"
+"""As many objects as a message can have."""
 _START: Final = json.dumps(
     {
         "event": "start",
@@ -106,6 +108,7 @@ class Attack:
 
 _POST: Final = b"POST /twilio/incoming HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 _GET: Final = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+_LAST_GET: Final = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 _FORM: Final = _POST + b"X-Twilio-Signature: wrong\r\nConnection: close\r\nContent-Length: 11\r\n\r\nCallSid=CA0"
 
 ATTACKS: Final = (
@@ -117,9 +120,12 @@ ATTACKS: Final = (
     Attack("malformed frames", lambda it: it.sends_on_socket(b"\x8f\x80" * 100_000)),
     Attack("frame above 64 KiB", lambda it: it.sends_on_socket(frame(1, bytes(65537)) * 4)),
     Attack("wrong tokens", lambda it: it.sends_on_socket(frame(1, _CONNECTED) + frame(1, _START) + frame(9) * 40_000)),
+    Attack("costly messages", lambda it: it.sends_on_socket(frame(1, _COSTLY) * 4), at_once=300),
     Attack("carrier errors", lambda it: it.sends_on_socket(frame(1, _ERROR) * 20)),
     Attack("half messages", lambda it: it.sends_on_socket(frame(1, bytes(65535))[:-1]), holds=True, at_once=300),
     Attack("silent sockets", lambda it: it.sends_on_socket(b""), holds=True, at_once=300),
+    Attack("silent connections", lambda it: it.sends(b""), holds=True, at_once=700),
+    Attack("requests at once", lambda it: it.sends(_LAST_GET), at_once=300),
     Attack("large headers", lambda it: it.sends(_GET[:-2] + b"X: " + b"x" * 200_000)),
     Attack("many headers", lambda it: it.sends(_GET[:-2] + b"a: b\r\n" * 30_000)),
     Attack("half headers", lambda it: it.sends(_GET[:-2] + b"X: " + b"x" * 32_000), holds=True, at_once=700),

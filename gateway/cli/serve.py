@@ -41,9 +41,6 @@ Longer than the minute that proxies keep theirs: if our side closed first, a req
 connection.
 """
 
-_BACKLOG: Final = 64
-"""Connections accepted in one turn of the event loop: with 1024, a flood of them held it for 60 ms."""
-
 DESCRIPTION: Final = "Answer calls until stopped. SIGTERM lets live calls finish first (DRAIN_SECONDS)."
 
 _SOCKETS: Final[dict[str, tuple[Connector, type[PortMux]]]] = {
@@ -156,7 +153,6 @@ def _server_config(loaded: Settings, sockets: str, is_worker: bool, private_redi
         loop="uvloop",
         log_config=None,
         access_log=False,
-        backlog=_BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=ANSWER_SECONDS,
     )
@@ -188,7 +184,7 @@ def _freeze_garbage_collector() -> None:
 def _listen(loaded: Settings) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in loaded.host else socket.AF_INET
-        return socket.create_server((loaded.host, loaded.port), family=family, backlog=_BACKLOG)
+        return socket.create_server((loaded.host, loaded.port), family=family)
     except OSError as error:
         where = f"{loaded.host}:{loaded.port}"
         raise SettingsError(f"can't listen on {where}: {error.strerror}; set HOST and PORT to a free address") from None

@@ -5,6 +5,7 @@ Callbacks instead of coroutines: a frame goes from one socket to the other insid
 switch. `send` never blocks; `buffered_bytes` is the amount that the peer has not read yet.
 """
 
+import asyncio
 import functools
 import ssl
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ STRANGER_FRAMES: Final = 600
 """The same in frames of any kind."""
 ABORT_SECONDS: Final = 0.05
 """How long an untrusted peer has to read the close frame. Nothing more is read from it, and it can't delay the end."""
+MAX_CLOSING: Final = 16
+"""Untrusted peers that have that time. Each socket may hold 128 KB."""
 
 
 def handshake_refused(status: int) -> EngineRefused | EngineUnavailable:
@@ -45,6 +48,22 @@ def handshake_refused(status: int) -> EngineRefused | EngineUnavailable:
 def tls_context() -> ssl.SSLContext:
     """Shared by all client sockets: loading the system's certificates takes longer than a frame of audio."""
     return ssl.create_default_context()
+
+
+class ClosingSockets:
+    """Disconnects untrusted peers after their close frame: soon, or at once if there are many of them."""
+
+    def __init__(self) -> None:
+        self._timers: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+
+    def add(self, transport: asyncio.Transport) -> None:
+        self._timers[transport] = asyncio.get_running_loop().call_later(ABORT_SECONDS, self._abort, transport)
+        if len(self._timers) > MAX_CLOSING:
+            self._abort(next(iter(self._timers)))
+
+    def _abort(self, transport: asyncio.Transport) -> None:
+        self._timers.pop(transport).cancel()
+        transport.abort()
 
 
 class Socket(Protocol):

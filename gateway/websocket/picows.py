@@ -22,7 +22,6 @@ from gateway.errors import EngineUnavailable
 from gateway.logs import BurstLogger
 from gateway.websocket.interface import (
     ABNORMAL,
-    ABORT_SECONDS,
     MAX_FRAGMENTS,
     MAX_OUTGOING_BYTES,
     NO_STATUS,
@@ -32,6 +31,7 @@ from gateway.websocket.interface import (
     STRANGER_BYTES,
     STRANGER_FRAMES,
     TOO_BIG,
+    ClosingSockets,
     SocketOwner,
     handshake_refused,
     tls_context,
@@ -45,9 +45,10 @@ _log = logging.getLogger("picows")
 class PicowsSocket(WSListener):
     """One connection."""
 
-    def __init__(self, owner: SocketOwner, max_bytes: int, *, is_trusted: bool) -> None:
+    def __init__(self, owner: SocketOwner, max_bytes: int, closing: ClosingSockets, *, is_trusted: bool) -> None:
         self._owner = owner
         self._max_bytes = max_bytes
+        self._closing = closing
         self._transport: WSTransport | None = None
         self._parts: list[bytes] = []
         self._parts_bytes = 0
@@ -152,7 +153,7 @@ class PicowsSocket(WSListener):
         if not underlying.is_closing():
             underlying.pause_reading()
             if not self.is_trusted:
-                asyncio.get_running_loop().call_later(ABORT_SECONDS, underlying.abort)
+                self._closing.add(underlying)
 
     def _stranger_text(self, data: bytes) -> None:
         self._count_stranger_frame()
@@ -190,7 +191,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout):
             _, listener = await ws_connect(
-                lambda: PicowsSocket(owner, max_bytes, is_trusted=True),
+                lambda: PicowsSocket(owner, max_bytes, ClosingSockets(), is_trusted=True),
                 url,
                 extra_headers=dict(headers),
                 max_frame_size=max_bytes,
@@ -247,9 +248,15 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
 _burst_log = BurstLogger(_log)
 
 
-def server_protocol(owner: SocketOwner, *, max_bytes: int) -> asyncio.BufferedProtocol:
-    """The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet."""
-    socket = PicowsSocket(owner, max_bytes, is_trusted=False)
+def server_protocol(
+    owner: SocketOwner, *, max_bytes: int, closing: ClosingSockets | None = None
+) -> asyncio.BufferedProtocol:
+    """
+    The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet.
+
+    `closing` is shared by the connections of a server.
+    """
+    socket = PicowsSocket(owner, max_bytes, closing or ClosingSockets(), is_trusted=False)
     protocol = _ServerProtocol(
         None,  # host and path: only for clients
         None,

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from gateway.logs import BurstLogger
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import UpgradeRequest
+from gateway.websocket.interface import ClosingSockets, UpgradeRequest
 
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message accepted from a carrier. 20 ms of audio is 300 bytes, and no other message is long."""
@@ -30,12 +30,12 @@ MAX_HEAD_BYTES: Final = 32 * 1024
 MAX_HEADERS: Final = 100
 HEAD_SECONDS: Final = 15.0
 """From the first byte of a request, or from the start of the connection, until its headers are complete."""
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_BODY_BYTES: Final = 2 * 1024 * 1024
 """Handlers read less: this stops a body that a handler does not read."""
 MAX_BODY_PARTS: Final = 1000
 """Chunks of a chunked body. 256 KB of one-byte chunks, read at once, would hold the loop for 60 ms."""
-MAX_UNFINISHED_BYTES: Final = 4 * 1024 * 1024
-"""What all unfinished requests together may have sent. Beyond it, the oldest is closed."""
+MAX_UNFINISHED_BYTES: Final = 3 * 1024 * 1024
+"""What all unfinished requests together may have sent. Beyond it, the one is closed that sent nothing for longest."""
 BODY_SECONDS: Final = 30.0
 MAX_PIPELINED: Final = 4
 """Requests sent ahead on one connection. 256 KB of them, read at once, would hold the loop for 200 ms."""
@@ -63,6 +63,7 @@ class ConnectionLimits:
         self._unfinished: dict[PortMux, int] = {}
         self._unfinished_bytes = 0
         self.reads = ReadQueue()
+        self.closing = ClosingSockets()
         self.log = BurstLogger(_log)
 
     def add(self, connection: "PortMux", peer: str) -> bool:
@@ -95,13 +96,13 @@ class ConnectionLimits:
 
     def request_unfinished(self, connection: "PortMux", count: int) -> None:
         """Count the bytes of a request that has not ended."""
-        self._unfinished[connection] = self._unfinished.get(connection, 0) + count
+        self._unfinished[connection] = self._unfinished.pop(connection, 0) + count  # the last one, from now on
         self._unfinished_bytes += count
         while self._unfinished_bytes > MAX_UNFINISHED_BYTES:
-            oldest = next(iter(self._unfinished))
-            self.log.warning("too many unfinished requests", {"peer": self._peers.get(oldest, "")})
-            self.remove(oldest)
-            oldest.drop()
+            stalled = next(iter(self._unfinished))
+            self.log.warning("too many unfinished requests", {"peer": self._peers.get(stalled, "")})
+            self.remove(stalled)
+            stalled.drop()
 
     def request_finished(self, connection: "PortMux") -> None:
         self._unfinished_bytes -= self._unfinished.pop(connection, 0)
@@ -355,7 +356,7 @@ class PortMux(HttpToolsProtocol):
         # Only what the handshake needs: the library has limits of its own, and wants `Connection: Upgrade` alone.
         lines = [f"GET {target} HTTP/1.1", "upgrade: websocket", "connection: Upgrade"]
         lines += [f"{name}: {headers.get(name, '')}" for name in _UPGRADE_HEADERS]
-        protocol = self._make_media(answer, max_bytes=MAX_FRAME_BYTES)
+        protocol = self._make_media(answer, max_bytes=MAX_FRAME_BYTES, closing=self._limits.closing)
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         protocol.data_received("\r\n".join([*lines, "", ""]).encode("latin-1"))

@@ -21,7 +21,6 @@ from websockets.uri import parse_uri
 from gateway.errors import EngineUnavailable
 from gateway.websocket.interface import (
     ABNORMAL,
-    ABORT_SECONDS,
     MAX_FRAGMENTS,
     MAX_OUTGOING_BYTES,
     NORMAL,
@@ -30,6 +29,7 @@ from gateway.websocket.interface import (
     STRANGER_BYTES,
     STRANGER_FRAMES,
     TOO_BIG,
+    ClosingSockets,
     SocketOwner,
     handshake_refused,
     tls_context,
@@ -102,6 +102,9 @@ class PortableSocket(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
+        # Both refer to the protocol: garbage waits until no call is live.
+        self._protocol.parser.close()
+        self._protocol.parser_exc = None
         owner, self._owner = self._owner, None
         if owner is not None:
             received = self._protocol.close_rcvd
@@ -252,10 +255,11 @@ class _ServerProtocol(ServerProtocol):
 class _ServerSocket(PortableSocket):
     """Not trusted yet: see `Socket.trust`."""
 
-    def __init__(self, owner: SocketOwner, max_bytes: int) -> None:
+    def __init__(self, owner: SocketOwner, max_bytes: int, closing: ClosingSockets) -> None:
         self._server = _ServerProtocol(max_size=max_bytes)
         super().__init__(self._server)
         self._future_owner = owner
+        self._closing = closing
         self._stranger_bytes = self._stranger_frames = 0
 
     def trust(self) -> None:
@@ -291,7 +295,7 @@ class _ServerSocket(PortableSocket):
         transport = self._transport
         if not self._server.answers_pings and transport is not None and transport.is_reading():
             transport.pause_reading()
-            self._abort_after(ABORT_SECONDS)
+            self._closing.add(transport)
 
     def _on_handshake(self, message: Request | Response) -> None:
         assert isinstance(message, Request)
@@ -301,6 +305,10 @@ class _ServerSocket(PortableSocket):
             self._opened(self._future_owner)
 
 
-def server_protocol(owner: SocketOwner, *, max_bytes: int) -> asyncio.Protocol:
-    """The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet."""
-    return _ServerSocket(owner, max_bytes)
+def server_protocol(owner: SocketOwner, *, max_bytes: int, closing: ClosingSockets | None = None) -> asyncio.Protocol:
+    """
+    The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet.
+
+    `closing` is shared by the connections of a server.
+    """
+    return _ServerSocket(owner, max_bytes, closing or ClosingSockets())

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import http
 import socket
+import weakref
 
 import pytest
 from websockets.asyncio.client import connect as dial
@@ -12,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import MAX_FRAGMENTS, MAX_OUTGOING_BYTES, STRANGER_FRAMES
+from gateway.websocket.interface import MAX_CLOSING, MAX_FRAGMENTS, MAX_OUTGOING_BYTES, STRANGER_FRAMES, ClosingSockets
 
 MAX_BYTES = 4096
 
@@ -60,6 +62,7 @@ class Server(asyncio.Protocol):
         self.head += data
         if self.head.endswith(b"\r\n\r\n"):
             protocol = self.library.server_protocol(self.owner, max_bytes=MAX_BYTES)
+            self.owner.parts = [weakref.ref(part) for part in (protocol, getattr(protocol, "_protocol", protocol))]
             self.transport.set_protocol(protocol)
             protocol.connection_made(self.transport)
             protocol.data_received(self.head)
@@ -411,3 +414,58 @@ async def test_unread_bytes_are_bounded(library):
             assert owner.socket.buffered_bytes <= MAX_OUTGOING_BYTES + 70_000
             await asyncio.sleep(0)
     assert len(owner.closed) == 1
+
+
+@LIBRARIES
+async def test_nothing_is_received_after_the_peers_close(library):
+    owner = Quiet()
+    async with stranger(library, owner) as (reader, writer):
+        writer.write(frame(1, b"one") + frame(8, b"\x03\xe9") + frame(1, b"two") * 50 + frame(9) * 50)
+        assert (await read_end(reader))[:1] in (b"", b"\x88")
+        await owner.ended.wait()
+    assert (owner.received, owner.closed) == ([b"one"], [1001])
+
+
+@LIBRARIES
+async def test_control_frames_may_interrupt_a_message(library):
+    async with stranger(library, Trusting()) as (reader, writer):
+        writer.write(frame(1, b"one ", fin=False) + frame(9, b"?") + frame(10) + frame(0, b"two"))
+        assert await reader.readexactly(12) == b"\x8a\x01?" + b"\x81\x07one two"
+
+
+@LIBRARIES
+@pytest.mark.parametrize("ending", [frame(8), frame(3), frame(1, bytes(MAX_BYTES))[:-1], b""])
+async def test_ended_socket_leaves_no_garbage(library, ending):
+    """The garbage collector does not run while a call is live."""
+    owner = Quiet()
+    gc.disable()
+    try:
+        async with stranger(library, owner) as (_, writer):
+            writer.write(ending)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.transport.abort()
+            await owner.ended.wait()
+            owner.socket = None
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [part() for part in owner.parts] == [None, None]
+    finally:
+        gc.enable()
+
+
+class Transport:
+    is_aborted = False
+
+    def abort(self):
+        self.is_aborted = True
+
+
+@pytest.mark.virtual_time
+async def test_few_strangers_have_time_to_read_the_close_frame():
+    closing, transports = ClosingSockets(), [Transport() for _ in range(MAX_CLOSING + 2)]
+    for transport in transports:
+        closing.add(transport)
+    assert [transport.is_aborted for transport in transports] == [True] * 2 + [False] * MAX_CLOSING
+    await asyncio.sleep(0.06)
+    assert all(transport.is_aborted for transport in transports)

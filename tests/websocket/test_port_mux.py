@@ -11,12 +11,12 @@ from starlette.routing import Route
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.websocket import port_mux
 from gateway.websocket.port_mux import ConnectionLimits, PortablePortMux, PortMux
-from tests.websocket.test_interface import Echo
+from tests.websocket.test_interface import Echo, Trusting
 
 
 class Application:
@@ -83,6 +83,28 @@ async def test_refused_upgrade_has_the_status(url):
     with pytest.raises(InvalidStatus) as raised:
         await connect(url.replace("http", "ws") + "/media?refuse")
     assert raised.value.response.status_code == 503
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3], ids=["whole", "two fragments", "three fragments"])
+@pytest.mark.parametrize("kind", [str, bytes], ids=["text", "binary"])
+@pytest.mark.parametrize(("size", "code"), [(65_536, 1000), (65_537, 1009)])
+async def test_messages_of_exactly_64_kib_pass(url, application, parts, kind, size, code):
+    """Before and after the peer has proved who it is; fragments only after."""
+    text = "x" * size
+    at = [0, 40_000, 50_000][:parts]
+    pieces = [text[start:end] for start, end in zip(at, [*at[1:], size], strict=True)]
+    message = [kind(piece, "ascii") if kind is bytes else piece for piece in pieces]
+    for owner in [Trusting()] if parts > 1 else [Trusting(), Echo()]:
+        application.owner = owner
+        async with connect(url.replace("http", "ws") + "/media", compression=None) as socket:
+            await socket.send(message if parts > 1 else message[0])
+            if code == 1000:
+                assert len(await socket.recv()) == size
+            else:
+                with pytest.raises(ConnectionClosed):
+                    await socket.recv()
+                assert socket.close_code in (code, 1006)  # a stranger is disconnected while it still sends
+        await owner.ended.wait()
 
 
 async def test_request_line_may_come_in_pieces(url):
@@ -376,6 +398,17 @@ async def test_burst_is_spread_over_turns_of_the_loop():
     assert handled == [BURST, 2 * BURST, 2 * BURST + 1]
     assert muxes[-1]._unfinished_bytes == len(b"GET /page HTTP/1.1\r\nX: y\r\n")
     assert all(transport.is_reading for transport in transports)
+
+
+@pytest.mark.virtual_time
+async def test_stalled_request_is_closed_before_one_that_goes_on():
+    limits = ConnectionLimits(total=0, per_peer=0)
+    transports = [FakeTransport() for _ in range(3)]
+    going_on, stalled, last = [connected(limits, transport) for transport in transports]
+    for mux in (going_on, stalled, going_on):
+        limits.request_unfinished(mux, 1_000_000)
+    limits.request_unfinished(last, 500_000)
+    assert [transport.aborted for transport in transports] == [False, True, False]
 
 
 @pytest.mark.virtual_time
