@@ -42,6 +42,7 @@ from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.finalization.webhooks import NoWebhooks, WebhookOutbox, WebhookTarget, WebhookTimeouts, check_secrets
 from gateway.finalization.worker import FinalizationTimeouts, FinalizationWorker
 from gateway.history import traces
+from gateway.history.api_tokens import TokenTable
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.audit_log import AuditLog
 from gateway.history.call_log import FILE_NAME, CallLog
@@ -78,6 +79,7 @@ from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modul
 from gateway.tools.module import ReloadingToolModule
 from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.audit import RequestAudit
+from gateway.web.auth import Authenticator
 from gateway.web.dashboard.audit_page import AuditPage
 from gateway.web.dashboard.call_pages import CallPages
 from gateway.web.dashboard.caller_pages import CallerPages
@@ -85,7 +87,9 @@ from gateway.web.dashboard.html import Pages
 from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
+from gateway.web.dashboard.token_pages import TokenPages
 from gateway.web.login import LoginGuard, SealedParam
+from gateway.web.login_sessions import LoginSessions
 from gateway.web.mcp import McpEndpoint
 from gateway.web.media import MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
@@ -543,24 +547,26 @@ async def routes(
     """Every route of the gateway."""
     settings, token, manager = config.settings, config.admin_token, services.manager
     public = PublicUrl(settings.public_url)
+    # Pages and lists read through a connection and a thread of their own, so that calls do not wait for them.
+    read = await open_stores(settings.data_dir, settings.database_url)
+    stack.push_async_callback(read.close)
+    own_key = settings.remem_api_key if not settings.remem_api_url else None
+    tokens = TokenTable(read.memory)
+    auth = Authenticator(token, own_key, tokens)
     outbound_calls = OutboundCallStore(resources.sharing.store, token, per_hour=settings.outbound_per_hour)
     outbound = OutboundEndpoint(
-        manager, public, token, outbound_calls, config.agents, services.controls, config.dial_limits
+        manager, public, auth, outbound_calls, config.agents, services.controls, config.dial_limits
     )
     control = services.controls.get("telnyx")
     telnyx_control = control if isinstance(control, TelnyxControl) else None
     telnyx = TelnyxEndpoint(manager, public, config.verifier, telnyx_control, outbound_calls)
     stack.push_async_callback(telnyx.close)
-    live = LiveEventsEndpoint(resources.call_events, resources.levels, token)
-    softphone = SoftphoneEndpoint(manager, public, token, resources.sharing.store)
-    # Pages and lists read through a connection and a thread of their own, so that calls do not wait for them.
-    read = await open_stores(settings.data_dir, settings.database_url)
-    stack.push_async_callback(read.close)
+    live = LiveEventsEndpoint(resources.call_events, resources.levels, auth)
+    softphone = SoftphoneEndpoint(manager, public, auth, TokenCodec(token), resources.sharing.store)
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)
     notes = CallerNotes(visible, services.eraser.erase_caller)
-    mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), token)
-    own_key = {"store-key": settings.remem_api_key} if settings.remem_api_key and not settings.remem_api_url else {}
+    mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), auth)
 
     async def metrics_text() -> str:
         metrics.sample()
@@ -571,13 +577,13 @@ async def routes(
         *telnyx.routes(),
         *outbound.routes(),
         *softphone.routes(),
-        *chat_completions.routes(services.agent_llms.endpoint_tokens),
-        *documents.routes(visible, EntityReader(visible), {"admin": token, **own_key}),
+        *chat_completions.routes(services.agent_llms.endpoint_tokens, auth.throttle),
+        *documents.routes(visible, EntityReader(visible), auth),
         *mcp.routes(),
-        *sessions.routes(history, token),
+        *sessions.routes(history, auth),
         *live.routes(),
         *health.routes(lambda: _state(config, resources, services), lambda: services.is_ready, metrics_text),
-        *_dashboard_routes(config, resources, services, live, softphone, read),
+        *_dashboard_routes(config, resources, services, live, softphone, read, tokens),
     ]
     return RequestAudit(AuditLog(read.memory, token), SealedParam(token).unseal).wrap(served)
 
@@ -589,10 +595,12 @@ def _dashboard_routes(
     live: LiveEventsEndpoint,
     softphone: SoftphoneEndpoint,
     stores: Stores,
+    tokens: TokenTable,
 ) -> list[BaseRoute]:
     """The dashboard's pages. They read through `stores`, which no call waits for."""
     settings, token, store = config.settings, config.admin_token, stores.memory
-    guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
+    logins = LoginSessions(resources.sharing.store, tokens, token)
+    guard = LoginGuard(softphone.auth, logins, SealedParam(token), Pages(), PublicUrl(settings.public_url))
     places = DataLocations.of(settings)
     sounds = RecordingCache(places.record_dir, places.recordings, retention_days=settings.record_retention_days)
     eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces)
@@ -602,6 +610,7 @@ def _dashboard_routes(
         *LivePages(guard, store, operator, events, live, listen_in=settings.listen_in).routes(),
         *CallPages(guard, stores, resources.archive, sounds, eraser, places.log, has_remote=has_remote).routes(),
         *CallerPages(guard, store, sounds, eraser).routes(),
+        *TokenPages(guard, tokens, config.agents).routes(),
         *PhonePages(guard, softphone, store, live, config.agents).routes(),
         *AuditPage(guard, AuditLog(store, token)).routes(),
         *StatsPages(guard, stores, lambda: _state(config, resources, services)).routes(),

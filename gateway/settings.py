@@ -27,6 +27,8 @@ ADMIN_TOKEN_FILE: Final = "admin-token"
 _HOST: Final = r"(?:\[[^\]@/]*\]|[\w.%-]*)(?::\d{1,5})?"
 _POSTGRES_URL: Final = re.compile(rf"postgres(?:ql)?://(?:[^@/]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?]*)?(?:\?.*)?")
 """As libpq reads it. Anything else would make a part of the password the name of a host, a port or a database."""
+MIN_ADMIN_TOKEN: Final = 16
+"""Characters. 16 random ones can't be guessed over the network; a shorter one is probably a word."""
 
 Table = TypeVar("Table")
 
@@ -343,6 +345,9 @@ def _check_together(settings: Settings) -> None:
             "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name, "
             "with @ as %40 and / as %2F in the password, or put the password into PGPASSWORD"
         )
+    if settings.gateway_admin_token and len(settings.gateway_admin_token.reveal()) < MIN_ADMIN_TOKEN:
+        problem = f"GATEWAY_ADMIN_TOKEN is shorter than {MIN_ADMIN_TOKEN} characters"
+        raise SettingsError(f"{problem}; use what this prints: openssl rand -hex 32")
     if settings.port > 65535:
         raise SettingsError(f"PORT is {settings.port}; use a number from 0 to 65535")
     if bool(settings.twilio_account_sid) != bool(settings.twilio_auth_token):

@@ -21,7 +21,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
-DASHBOARD = ("/audit", "/calls", "/callers", "/live", "/login", "/logout", "/phone", "/static", "/vitals")
+DASHBOARD = ("/audit", "/calls", "/callers", "/live", "/login", "/logout", "/phone", "/static", "/tokens", "/vitals")
 # Words that do not occur in the documentation of comparable projects.
 DIALECT = re.compile(
     r"\b(told|tells?|whoever|whomever|whom|nobody|somebody|nameless|meanwhile|thereof|there is none|so long as"

@@ -254,9 +254,16 @@ def test_secret_never_shows(show):
 
 
 def test_secret_stays_hidden_in_settings(tmp_path):
-    settings = load(TWILIO | TELNYX | {"GATEWAY_ADMIN_TOKEN": "hunter2"}, tmp_path)
+    settings = load(TWILIO | TELNYX | {"GATEWAY_ADMIN_TOKEN": "hunter2-hunter2-hunter2"}, tmp_path)
     assert not any(word in repr(settings) for word in ("twilio-secret", "KEY1", "hunter2"))
     assert b"hunter2" not in orjson.dumps(settings.gateway_admin_token, default=str)
+
+
+@pytest.mark.parametrize("token", ["x", "fifteen-letters"])
+def test_short_admin_token_is_a_mistake(token, tmp_path):
+    message = "GATEWAY_ADMIN_TOKEN is shorter than 16 characters; use what this prints: openssl rand -hex 32"
+    assert problem({"GATEWAY_ADMIN_TOKEN": token}, tmp_path) == message
+    assert load({"GATEWAY_ADMIN_TOKEN": "sixteen-letters."}, tmp_path).gateway_admin_token is not None
 
 
 def test_secret_reveals_and_compares():

@@ -229,7 +229,7 @@ async def test_operator_has_a_say_in_every_call(office: Office) -> None:
     """Whichever worker the dashboard comes from: it shows all calls, and what is wanted reaches the one that has it."""
     talks = await office.dial_all()
     async with patient_client(office.gateway.url) as http:
-        await http.get("/login", params={"token": ADMIN})
+        await http.post("/login", data={"token": ADMIN})
         page = await until_it(lambda: shows_all(http, talks))
         [form_token, *_] = re.findall(r'name="form_token" value="([^"]*)"', page)
         ids = re.findall(r'data-session="([0-9a-f-]{36})"', page)

@@ -21,6 +21,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "tail": "follow calls as they happen",
     "sessions": "list and show calls; retry post-call processing",
     "latency": "show how long answers took",
+    "login-link": "print a new login link for the dashboard",
+    "token": "create, list and revoke API tokens",
     "memory": "show, correct and erase what is known about callers",
     "audit": "show who did what",
     "webhook": "make a secret, send a test message, list what was not accepted",
@@ -65,7 +67,7 @@ def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name in chosen:
-            module = importlib.import_module(f"gateway.cli.{name}")
+            module = importlib.import_module(f"gateway.cli.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION
             module.add_arguments(command)
             command.set_defaults(run=module.run)

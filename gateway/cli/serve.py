@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 from typing import Final
-from urllib.parse import quote
 
 import uvicorn
 
@@ -27,6 +26,7 @@ from gateway.finalization.job_table import JobTable
 from gateway.history.stores import open_stores
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.settings import Settings, admin_token
+from gateway.web.login_sessions import LINK_SECONDS, LoginLinks
 from gateway.websocket import picows, portable
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortablePortMux, PortMux
@@ -195,10 +195,13 @@ def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     several = {"workers": count} if count > 1 else {}
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
     token, login = admin_token(loaded), f"{local_url(host, port)}/login"
-    if sys.stderr.isatty():  # a log may have other readers, so it never contains the token
-        print(f"dashboard: {login}?token={quote(token.reveal())}", file=sys.stderr)
+    if sys.stderr.isatty():  # a log may have other readers, so it never contains the code
+        print(f"dashboard: {login}?code={LoginLinks(token).make()}", file=sys.stderr)
+        print(
+            f"           works once, within {LINK_SECONDS // 60} minutes; then run: gateway login-link", file=sys.stderr
+        )
     else:
-        _log.info("dashboard", extra={"url": login, "token": "in GATEWAY_ADMIN_TOKEN, or DATA_DIR/admin-token"})
+        _log.info("dashboard", extra={"url": login, "to_do": "gateway login-link prints a login link"})
     if loaded.engine == "local" and not extras.is_installed("local"):
         _log.warning("no voice engine, every call will be refused", extra={"to_do": SET_UP_ENGINE})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:

@@ -25,6 +25,7 @@ from gateway.errors import RecordingError, SharedStoreUnavailable, StoreUnavaila
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.remote_copies import sent_copies
+from gateway.history.api_tokens import forget_bound_tokens
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, erase_calls, live_sessions, logged_sessions
 from gateway.history.calls_table import CallsTable, FinishedCall
@@ -223,6 +224,7 @@ class Eraser:
             "topic entries": await self._topics.forget(agent or None, caller),
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
             "PIN codes": await self._pin_codes.forget(agent, caller),
+            "API tokens": await self._store.run(lambda connection: forget_bound_tokens(connection, agent, caller)),
             "finalization jobs": await self._local.run(lambda connection: _delete_jobs(connection, data.sessions)),
             "documents": await self._store.run(lambda connection: self._delete_documents(connection, data)),
             "archived calls": await ArchivedCalls(self._store).forget(caller=caller, agent=agent),

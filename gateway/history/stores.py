@@ -23,7 +23,7 @@ import orjson
 from gateway import extras
 from gateway.errors import StoreUnavailable
 from gateway.finalization import job_table, remote_copies, webhooks
-from gateway.history import archived_calls, audit_log, calls_table, erasure
+from gateway.history import api_tokens, archived_calls, audit_log, calls_table, erasure
 from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
 from gateway.memory import memory_log, personas, pin_codes, state
 from gateway.memory.stores.sqlite import SqliteStore
@@ -32,7 +32,7 @@ from gateway.settings import Secret
 
 _MEMORY: Final = (
     *(calls_table, archived_calls, memory_log, state, pin_codes, personas, erasure, remote_copies),
-    *(audit_log, webhooks),
+    *(audit_log, webhooks, api_tokens),
 )
 MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in module.SCHEMA)
 """All tables that hold data of callers."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from gateway.errors import DocumentNotFound
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
@@ -122,7 +123,11 @@ class CallerNotes:
         note = NewDocument("Note", content, NOTE, (_NOTE_TAG, *_tags(caller, agent)))
         return (await self._documents.store.create(note)).id
 
-    async def forget(self, document_id: str) -> None:
+    async def forget(self, document_id: str, *, caller: str, agent: str) -> None:
+        """Delete a document of this caller and agent. Raises DocumentNotFound."""
+        tags = (await self._documents.store.get(document_id)).tags
+        if not set(_tags(caller, agent)) <= set(tags):
+            raise DocumentNotFound(document_id)
         await self._documents.delete(document_id)
 
     async def forget_caller(self, *, caller: str, agent: str) -> int:

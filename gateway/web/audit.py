@@ -32,6 +32,8 @@ ROUTES: Final[Mapping[str, AuditAction | None]] = {
     "GET /live/{id}/listen.wav": AuditAction.CALL_LISTEN,
     "POST /live/{id}/say": AuditAction.CALL_SAY,
     "POST /live/{id}/end": AuditAction.CALL_END,
+    "POST /tokens/create": AuditAction.TOKEN_CREATE,
+    "POST /tokens/{id}/revoke": AuditAction.TOKEN_REVOKE,
     "POST /v1/outbound/call": AuditAction.CALL_DIAL,
     "POST /v1/phone": AuditAction.PHONE_CALL,
     "POST /phone/call": AuditAction.PHONE_CALL,
@@ -105,14 +107,14 @@ class RequestAudit:
         given: Mapping[str, str] = scope["path_params"]
         note = AuditNote(action, address=scope["client"][0] if scope.get("client") else "")
         note.caller = self._unseal(given["who"]) or "" if "who" in given else ""
-        if "id" in given and scope["path"].startswith("/v1/documents/"):
+        if "id" in given and scope["path"].startswith(("/v1/documents/", "/tokens/")):
             note.item = given["id"]
         elif "id" in given:
             note.session = f"voice-session:{given['id']}"
         return note
 
     async def _write(self, note: AuditNote, scope: Scope, status: int, headers: Headers) -> None:
-        note.actor = note.actor or scope.get("state", {}).get("actor") or "admin"
+        note.actor = note.actor or scope.get("state", {}).get("actor", "")
         if note.outcome is None and status >= 400:
             note.outcome = AuditOutcome.FAILED if status >= 500 else AuditOutcome.REFUSED
         match note.action:
@@ -123,7 +125,7 @@ class RequestAudit:
             case AuditAction.LINK_USE:
                 is_action = status < 400
             case _:
-                is_action = status != 401
+                is_action = status != 401 and bool(note.actor)  # without an actor the token was wrong
         if is_action:
             await self._log.write(note)
 

@@ -6,7 +6,7 @@ call.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -19,17 +19,19 @@ from starlette.types import Receive, Scope, Send
 from gateway.llm.chat import ChatEvent
 from gateway.llm.completions_codec import ChunkWriter, MalformedChatRequest, completion, read_request
 from gateway.llm.responder_factory import EndpointTokens
-from gateway.web.request import bearer_token, read_body
+from gateway.web.auth import GuessThrottle, bearer_token
+from gateway.web.request import read_body
 
 MAX_BODY_BYTES: Final = 2_000_000
 """A prompt with its tools and hours of transcript is a fraction of this."""
 
 
-def routes(endpoint_tokens: EndpointTokens) -> list[Route]:
+def routes(endpoint_tokens: EndpointTokens, throttle: GuessThrottle) -> list[Route]:
     async def complete(request: Request) -> Response:
         responder = await endpoint_tokens.find(bearer_token(request.headers))
         if responder is None:
-            return _error(401, "missing or unknown bearer token")
+            refusal = throttle.refusal(request, "missing or unknown bearer token")
+            return _error(refusal.status_code, refusal.detail, refusal.headers)
         try:
             body = await read_body(request, MAX_BODY_BYTES, too_large="the body is larger than 2 MB")
             parsed = read_request(body)
@@ -89,7 +91,7 @@ async def _whole(events: AsyncGenerator[ChatEvent, None], model: str) -> AsyncGe
         yield completion([event async for event in events], model)
 
 
-def _error(status: int, message: str) -> Response:
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """In the format of the OpenAI API."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    return JSONResponse({"error": error}, status_code=status)
+    return JSONResponse({"error": error}, status, headers)

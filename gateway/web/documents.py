@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import DocumentNotFound
+from gateway.history.api_tokens import TokenScope
 from gateway.memory.entities import Entity, EntityFact, EntityReader
 from gateway.memory.stores.documents import Document, Hit, NewDocument, parse_tags, parse_time, wire_time
 from gateway.memory.stores.search import parts
@@ -28,7 +29,8 @@ from gateway.memory.visible_documents import (
     namespace_of,
     namespace_tags,
 )
-from gateway.web.request import Handler, Keys, json_endpoint, read_body
+from gateway.web.auth import Authenticator
+from gateway.web.request import Handler, json_endpoint, read_body
 
 _MAX_BODY_BYTES: Final = 1_000_000
 _MAX_RESULTS: Final = 100
@@ -44,8 +46,8 @@ _FILTERS: Final = {
 """The metadata behind the filters of Remem's own clients. Any other filter has the name of its field."""
 
 
-def routes(visible: VisibleDocuments, entities: EntityReader, keys: Keys) -> list[Route]:
-    """The routes of the store. Any of `keys` gives access; without keys every request is rejected."""
+def routes(visible: VisibleDocuments, entities: EntityReader, auth: Authenticator) -> list[Route]:
+    """The routes of the store, for the scope `store`; those that read also for `read`."""
     documents = _Documents(visible, entities)
     handlers: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/documents", documents.create),
@@ -59,7 +61,11 @@ def routes(visible: VisibleDocuments, entities: EntityReader, keys: Keys) -> lis
         ("GET", "/v1/entities", documents.list_entities),
         ("GET", "/v1/entities/{id}/facts", documents.entity_facts),
     ]
-    return [Route(path, json_endpoint(handle, keys, "API key"), methods=[method]) for method, path, handle in handlers]
+    store_only, readers = (TokenScope.STORE,), (TokenScope.STORE, TokenScope.READ)
+    return [
+        Route(path, json_endpoint(handle, auth, *(readers if method == "GET" else store_only)), methods=[method])
+        for method, path, handle in handlers
+    ]
 
 
 class _Documents:

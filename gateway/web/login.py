@@ -1,17 +1,12 @@
 """
 Login to the dashboard, and the guard in front of its pages, files and actions.
 
-The login link's token never stays in the address bar. It is exchanged for a cookie that scripts can't read and other
-sites can't use. Actions also need the token of one of our own forms, and an Origin header with our host.
+A login link has a code that works once. It is exchanged for a cookie that scripts can't read and other sites can't use.
+Actions also need the token of one of our own forms, and an Origin header with our host.
 """
 
-import hashlib
 import logging
-import secrets
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,13 +16,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import StoreUnavailable
-from gateway.sealing import Sealer, Signer, is_same
+from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.sealing import Sealer, is_same
 from gateway.settings import Secret
 from gateway.web.audit import audit_note
+from gateway.web.auth import Authenticator
 from gateway.web.dashboard.html import Pages, static_file
+from gateway.web.login_sessions import SESSION_SECONDS, LoginSession, LoginSessions
 from gateway.web.request import Handler, PublicUrl, read_body
-from gateway.websocket.port_mux import network
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -43,11 +39,7 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-SESSION_SECONDS: Final = 7 * 86_400
-MAX_ATTEMPTS: Final = 5
-"""Wrong tokens from one address within ATTEMPT_SECONDS; after that even the right one is rejected."""
-ATTEMPT_SECONDS: Final = 60.0
-_MAX_ADDRESSES: Final = 1000
+_USED_LINK: Final = "This login link has been used or has expired. Run `gateway login-link` for a new one"
 _COOKIE: Final = "gateway_visit"
 _MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PUBLIC_FILES: Final = ("style.css", "icon.svg", "login.js", "transcript.js", "phone.js", "phone-audio.js")
@@ -57,36 +49,28 @@ _FILES: Final = (*_PUBLIC_FILES, "page.js", "player.js", "live.js")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class LoginSession:
-    """A logged-in browser. `form_token` protects its forms against cross-site requests."""
-
-    cookie: str
-    form_token: str
-
-    @property
-    def actor(self) -> str:
-        return f"login:{hashlib.sha256(self.cookie.encode()).hexdigest()[:8]}"
-
-
 Form = Mapping[str, str]
 Page = Callable[[Request, LoginSession], Awaitable[Response]]
 Action = Callable[[Request, LoginSession, Form], Awaitable[Response]]
 
 
 class LoginGuard:
-    """Wraps the handlers of the dashboard. `params` seals values for URLs; `now` returns seconds since 1970."""
+    """Wraps the handlers of the dashboard. `params` seals values for URLs."""
 
     def __init__(
-        self, admin_token: Secret, pages: Pages, public: PublicUrl, *, now: Callable[[], float] = time.time
+        self,
+        auth: Authenticator,
+        sessions: LoginSessions,
+        params: "SealedParam",
+        pages: Pages,
+        public: PublicUrl,
     ) -> None:
-        self.params = SealedParam(admin_token)
-        self._admin_token = admin_token
-        self._sessions = SessionCodec(admin_token)
+        self.params = params
+        self.throttle = auth.throttle
+        self._auth = auth
+        self._sessions = sessions
         self._pages = pages
         self._public = public
-        self._now = now
-        self._throttle = LoginThrottle()
         self._files = {name: static_file(name) for name in _FILES}
 
     def routes(self) -> list[Route]:
@@ -102,7 +86,7 @@ class LoginGuard:
         """Without a login: a redirect to the login page."""
 
         async def endpoint(request: Request) -> Response:
-            session = self.session(request)
+            session = await self.session(request)
             return await show(request, session) if session else RedirectResponse("/login", 303)
 
         return self.public(endpoint)
@@ -111,7 +95,7 @@ class LoginGuard:
         """Without a login: 401."""
 
         async def endpoint(request: Request) -> Response:
-            return await send(request, self._require_login(request))
+            return await send(request, await self._require_login(request))
 
         return self.public(endpoint)
 
@@ -123,7 +107,7 @@ class LoginGuard:
         """A POST that changes something, from one of our own forms only."""
 
         async def endpoint(request: Request) -> Response:
-            session = self._require_login(request)
+            session = await self._require_login(request)
             self._check_origin(request)
             form = await _form(request)
             if not is_same(form.get("form_token", ""), session.form_token):
@@ -144,7 +128,7 @@ class LoginGuard:
                 response = await handle(request)
             except HTTPException as error:
                 response = await self._error(request, error.status_code, error.detail)
-            except StoreUnavailable:
+            except (StoreUnavailable, SharedStoreUnavailable):
                 response = await self._error(request, 503, "The store is unavailable. Try again in a moment.")
             except ClientDisconnect:
                 response = Response(status_code=400)
@@ -175,24 +159,26 @@ class LoginGuard:
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(message, status)
         title, _, details = message.partition(". ")
-        return await self.html(
-            "error.html", self.session(request), status=status, title=title.rstrip("."), details=details, here=""
-        )
+        try:
+            session = await self.session(request)
+        except (StoreUnavailable, SharedStoreUnavailable):
+            session = None
+        return await self.html("error.html", session, status=status, title=title.rstrip("."), details=details, here="")
 
     # Requests
 
-    def session(self, request: Request) -> LoginSession | None:
+    async def session(self, request: Request) -> LoginSession | None:
         """The login of this request. Its actor becomes `request.state.actor`."""
         cookie = request.cookies.get(self._cookie_name(request), "")
-        session = self._sessions.read(cookie, self._now()) if cookie else None
+        session = await self._sessions.find(cookie) if cookie else None
         if session is not None:
             request.state.actor = session.actor
         return session
 
-    def _require_login(self, request: Request) -> LoginSession:
-        if session := self.session(request):
+    async def _require_login(self, request: Request) -> LoginSession:
+        if session := await self.session(request):
             return session
-        raise HTTPException(401, "Log in first. `gateway serve` prints the login link when it starts.")
+        raise HTTPException(401, "Log in first. `gateway login-link` prints a login link.")
 
     def _is_https(self, request: Request) -> bool:
         return self._public.scheme(request) == "https"
@@ -214,31 +200,44 @@ class LoginGuard:
     # Log in and out
 
     async def _log_in(self, request: Request) -> Response:
-        token = request.query_params.get("token", "")
         if request.method == "POST":
             self._check_origin(request)
-            token = (await _form(request)).get("token", "").strip()
-        elif not token:
+            return await self._log_in_with_token(request, (await _form(request)).get("token", "").strip())
+        if not request.query_params:
             return await self.html("login.html", None, problem="")
-        address, now = request.client.host if request.client else "", self._now()
-        if not self._throttle.allows(address, now):
-            problem = "Too many failed attempts. Try again in a minute."
-            response = await self.html("login.html", None, problem=problem, status=429)
-            response.headers["Retry-After"] = str(int(ATTEMPT_SECONDS))
-            return response
-        if not is_same(token, self._admin_token.reveal()):
-            self._throttle.record_failure(address, now)
-            return await self.html("login.html", None, problem="Wrong token.", status=401)
-        # The dashboard, without the token in the address. After a link on another site (in a mail, say) browsers
-        # withhold a strict cookie along the redirects. Then a page of ours navigates on, which counts as same-site.
+        session = await self._sessions.open_by_link(request.query_params.get("code", ""))
+        if session is not None:
+            return await self._welcome(request, session)
+        if await self.session(request) is not None:
+            return RedirectResponse("/", 303)
+        return await self._refused(self.throttle.refusal(request, _USED_LINK))
+
+    async def _log_in_with_token(self, request: Request, token: str) -> Response:
+        try:
+            access = await self._auth.check(request, [token] if token else [])
+        except HTTPException as error:
+            return await self._refused(error)
+        return await self._welcome(request, await self._sessions.open(access.actor))
+
+    async def _refused(self, error: HTTPException) -> Response:
+        problem = f"{error.detail[:1].upper()}{error.detail[1:]}."
+        response = await self.html("login.html", None, problem=problem, status=error.status_code)
+        response.headers.update(error.headers or {})
+        return response
+
+    async def _welcome(self, request: Request, session: LoginSession) -> Response:
+        """To the dashboard, with the cookie and without the code in the address."""
+        # After a link on another site (in a mail, say) browsers withhold a strict cookie along the redirects. Then a
+        # page of ours navigates on, which counts as same-site.
         is_own = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         response = RedirectResponse("/", 303) if is_own else await self.html("welcome.html", None)
-        session, name = self._sessions.issue(now), self._cookie_name(request)
-        audit_note().item = session.actor
+        note, name = audit_note(), self._cookie_name(request)
+        note.actor, note.item = session.token, session.actor
         response.set_cookie(name, session.cookie, max_age=SESSION_SECONDS, **self._cookie_flags(request))
         return response
 
     async def _log_out(self, request: Request, session: LoginSession, form: Form) -> Response:
+        await (self._sessions.close_all() if form.get("everywhere") else self._sessions.close(session))
         response = RedirectResponse("/login", 303)
         response.delete_cookie(self._cookie_name(request), **self._cookie_flags(request))
         return response
@@ -246,7 +245,7 @@ class LoginGuard:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _PUBLIC_FILES:
-            self._require_login(request)
+            await self._require_login(request)
         if name not in self._files:
             raise HTTPException(404, "File not found.")
         media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
@@ -260,17 +259,17 @@ class _GuardedApp:
 
     def __init__(self, app: ASGIApp, guard: LoginGuard) -> None:
         self._app = app
-        self._refuse = guard.file(_only_get)
-        self._guard = guard
+        self._check = guard.file(_only_get)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        is_allowed = scope["method"] == "GET" and self._guard.session(request) is not None
-        await (self._app if is_allowed else await self._refuse(request))(scope, receive, send)
+        answer = await self._check(Request(scope, receive))
+        await (self._app if answer.status_code == 204 else answer)(scope, receive, send)
 
 
 async def _only_get(request: Request, session: LoginSession) -> Response:
-    raise HTTPException(405, "Only GET is allowed here.")
+    if request.method != "GET":
+        raise HTTPException(405, "Only GET is allowed here.")
+    return Response(status_code=204)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -279,50 +278,6 @@ async def _form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
     except ValueError:
         raise HTTPException(400, "The form is not valid.") from None
-
-
-# Sessions
-
-
-class SessionCodec:
-    """Issues and verifies session cookies: an expiry, a random id and a signature. Times are seconds since 1970."""
-
-    def __init__(self, admin_token: Secret) -> None:
-        self._signer = Signer.for_purpose(admin_token, "dashboard visits")
-
-    def issue(self, now: float) -> LoginSession:
-        unsigned = f"{int(now) + SESSION_SECONDS:x}.{secrets.token_urlsafe(16)}"
-        return self._session(f"{unsigned}.{self._signer.sign(f'visit:{unsigned}')}")
-
-    def read(self, cookie: str, now: float) -> LoginSession | None:
-        """None for a forged or expired cookie."""
-        unsigned, _, signature = cookie.rpartition(".")
-        if not self._signer.is_signed(f"visit:{unsigned}", signature):
-            return None
-        return self._session(cookie) if int(unsigned.partition(".")[0], 16) > now else None
-
-    def _session(self, cookie: str) -> LoginSession:
-        return LoginSession(cookie, self._signer.sign(f"form:{cookie}"))
-
-
-class LoginThrottle:
-    """Counts wrong tokens per address. Bounded: the address that failed longest ago is dropped first."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[str, list[float]] = OrderedDict()
-
-    def allows(self, address: str, now: float) -> bool:
-        return len(self._recent(network(address), now)) < MAX_ATTEMPTS
-
-    def record_failure(self, address: str, now: float) -> None:
-        peer = network(address)
-        self._failures[peer] = [*self._recent(peer, now), now]
-        self._failures.move_to_end(peer)
-        if len(self._failures) > _MAX_ADDRESSES:
-            self._failures.popitem(last=False)
-
-    def _recent(self, peer: str, now: float) -> list[float]:
-        return [failed_at for failed_at in self._failures.get(peer, ()) if now - failed_at < ATTEMPT_SECONDS]
 
 
 # Sealed values

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, g
 
 import orjson
 from pydantic import Field
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -25,6 +24,7 @@ from typing_extensions import TypedDict
 
 from gateway import extras
 from gateway.errors import GatewayError, StoreUnavailable
+from gateway.history.api_tokens import TokenScope
 from gateway.history.audit_log import AuditAction, AuditOutcome
 from gateway.memory.identity import is_identifier
 from gateway.memory.personas import MOST_MEMORIES, MemoryType, PersonaFact, PersonaMemory, PersonaStore, domain_of
@@ -32,13 +32,14 @@ from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.stores.documents import Hit, wire_time
 from gateway.memory.visible_documents import CallerNotes
 from gateway.session import TrustLevel
-from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
 from gateway.web.audit import audit_note
-from gateway.web.request import authenticate, unauthorized
+from gateway.web.auth import Access, Authenticator
+from gateway.web.request import admitted
 
 if TYPE_CHECKING:
+    from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -46,23 +47,24 @@ PATH: Final = "/mcp"
 MAX_BODY_BYTES: Final = 1_000_000
 
 _CHARACTERS_PER_TOKEN: Final = 4
+_BOUND: Final = ("agent", "caller")
 
 Answer = dict[str, Any]
 ToolMethod = Callable[..., Awaitable[Answer]]
 
 
 class McpEndpoint:
-    """Checks the admin token, then passes the request to the SDK. `memory` is that of the phone agents."""
+    """Checks the token, then passes the request to the SDK. `memory` is that of the phone agents."""
 
     def __init__(
-        self, personas: PersonaStore, memory: CallerNotes, pins: PinnedTopicStore, admin_token: Secret
+        self, personas: PersonaStore, memory: CallerNotes, pins: PinnedTopicStore, auth: Authenticator
     ) -> None:
         persona, notes, topics = _PersonaTool(personas), _MemoryTools(memory), _PinTools(pins)
         methods: list[ToolMethod] = [persona.persona, notes.memory_search, notes.memory_remember, notes.memory_forget]
         methods += [topics.memory_pins, topics.memory_pin, topics.memory_unpin]
         tools = [_Tool.of(method) for method in methods]
         self._tools = {tool.schema.definition.name: tool for tool in tools}
-        self._admin_token = admin_token
+        self._auth = auth
         self._server: Server[Any] | None = None
         self._loading = asyncio.Lock()
 
@@ -70,10 +72,9 @@ class McpEndpoint:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        actor = authenticate(Headers(scope=scope), {"admin": self._admin_token})
-        Request(scope).state.actor = actor
-        if not actor:
-            await unauthorized()(scope, receive, send)
+        access = await admitted(scope, self._auth, TokenScope.MCP)
+        if isinstance(access, Response):
+            await access(scope, receive, send)
         elif scope["method"] != "POST":
             # GET opens a stream of server messages and DELETE ends a session; there are neither.
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
@@ -82,6 +83,7 @@ class McpEndpoint:
             await JSONResponse({"detail": missing}, 501)(scope, receive, send)
         else:
             manager = _session_manager(await self._loaded())
+            Request(scope).state.access = access
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
 
@@ -102,24 +104,34 @@ def _server(tools: Mapping[str, "_Tool"]) -> "Server[Any]":
     from mcp.server.lowlevel import Server
 
     async def list_tools(
-        _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
+        context: ServerRequestContext[Any, Request], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        definitions = (tool.schema.definition for tool in tools.values())
+        definitions, access = (tool.schema.definition for tool in tools.values()), _access(context)
         listed = [
-            types.Tool(name=each.name, description=each.description, input_schema=dict(each.parameters))
+            types.Tool(name=each.name, description=each.description, input_schema=_parameters(each.parameters, access))
             for each in definitions
         ]
         return types.ListToolsResult(tools=listed)
 
-    async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(
+        context: ServerRequestContext[Any, Request], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         try:
-            answer = await _answer(tools, params.name, params.arguments or {})
+            answer = await _answer(tools, params.name, params.arguments or {}, _access(context))
         except _ToolRefused as refused:
             return types.CallToolResult(content=[types.TextContent(text=str(refused))], is_error=True)
         text = orjson.dumps(answer).decode()
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=answer)
 
     return Server("voice-gateway", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _access(context: "ServerRequestContext[Any, Request]") -> Access:
+    """The access of the HTTP request that the SDK handles."""
+    if context.request is None:
+        raise _ToolRefused("no HTTP request")
+    access: Access = context.request.state.access
+    return access
 
 
 def _session_manager(server: "Server[Any]") -> "StreamableHTTPSessionManager":
@@ -165,15 +177,45 @@ class _Tool:
         return cls(schema, method)
 
 
-async def _answer(tools: Mapping[str, _Tool], name: str, arguments: Mapping[str, Any]) -> Answer:
+def _parameters(schema: Mapping[str, Any], access: Access) -> dict[str, Any]:
+    """The parameters that a client may choose: not the agent and the caller that its token is bound to."""
+    if not access.caller:
+        return dict(schema)
+    offered = {name: value for name, value in schema["properties"].items() if name not in _BOUND}
+    return {
+        **schema,
+        "properties": offered,
+        "required": [name for name in schema.get("required", ()) if name not in _BOUND],
+    }
+
+
+def _confined(tool: _Tool, arguments: dict[str, Any], access: Access) -> dict[str, Any]:
+    """
+    The arguments, with the agent and the caller that the token is bound to in place of any other.
+
+    Of the personas such a token may read that of its agent. To add to it would change what other callers hear.
+    """
+    name, known = tool.schema.definition.name, tool.schema.definition.parameters["properties"]
+    if not access.caller:
+        return arguments
+    if name == "persona":
+        wanted = {*filter(None, [arguments.get("persona_name")]), *(arguments.get("names") or ())}
+        if arguments.get("action") != "load" or wanted != {access.agent}:
+            raise _ToolRefused(f"this token may only load the persona {access.agent}")
+    if name == "memory_forget" and not any(arguments.get(key) for key in ("document_id", *_BOUND)):
+        return arguments  # not everything of its caller by accident
+    return arguments | {key: getattr(access, key) for key in _BOUND if key in known}
+
+
+async def _answer(tools: Mapping[str, _Tool], name: str, arguments: Mapping[str, Any], access: Access) -> Answer:
     tool = tools.get(name)
     if tool is None:
         raise _ToolRefused(f"unknown tool; the tools are {', '.join(tools)}")
     # Many clients send null for omitted arguments.
-    given = json.dumps({key: value for key, value in arguments.items() if value is not None})
+    given = {key: value for key, value in arguments.items() if value is not None}
     note = audit_note()
     try:
-        return await tool.answer(**tool.schema.parse(given))
+        return await tool.answer(**tool.schema.parse(json.dumps(_confined(tool, given, access))))
     except StoreUnavailable:
         note.outcome = AuditOutcome.FAILED
         raise _ToolRefused("the store is unavailable; try again later") from None
@@ -359,17 +401,18 @@ class _MemoryTools:
     async def memory_forget(
         self,
         document_id: Annotated[str, "the document_id of a memory_search result"] = "",
-        caller: Annotated[str, f"{_ABOUT}; together with agent, instead of document_id"] = "",
+        caller: Annotated[str, f"{_ABOUT}; together with agent. With document_id: only if it is theirs"] = "",
         agent: Annotated[str, f"{_NAME}; together with caller"] = "",
     ) -> Answer:
         """Delete one document, or everything an agent remembers about a caller. This can't be undone."""
-        if document_id and not (caller or agent):
+        if bool(caller) != bool(agent) or not (document_id or caller):
+            raise ValueError("give document_id, or caller and agent")
+        if document_id:
+            number = _noted(AuditAction.DOCUMENT_DELETE, caller, agent) if caller else ""
             note = audit_note()
             note.action, note.item = AuditAction.DOCUMENT_DELETE, document_id
-            await self._memory.forget(document_id)
+            await self._memory.forget(document_id, caller=number, agent=agent)
             return {"success": True, "forgotten": 1}
-        if document_id or not (caller and agent):
-            raise ValueError("give either document_id, or caller and agent")
         number = _noted(AuditAction.CALLER_ERASE, caller, agent)
         return {"success": True, "forgotten": await self._memory.forget_caller(caller=number, agent=agent)}
 

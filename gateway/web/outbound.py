@@ -1,5 +1,5 @@
 """
-`POST /v1/outbound/call`: places a call, with the admin token.
+`POST /v1/outbound/call`: places a call, with the scope `outbound`.
 
 The request is stored until the called party answers. Then the carrier's webhook, possibly on another node, looks it up,
 and the call continues like an incoming one.
@@ -19,13 +19,14 @@ from gateway.agents import AgentDirectory
 from gateway.calls.manager import CallManager
 from gateway.calls.outbound import OutboundCall, OutboundCallStore
 from gateway.errors import CarrierRefused, NumberNotAllowed, SharedStoreUnavailable
+from gateway.history.api_tokens import TokenScope
 from gateway.logs import last_four
 from gateway.metrics import REFUSED
-from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl, DialLimits
 from gateway.telephony.twilio import SoftphoneCodec
 from gateway.web.audit import audit_note
+from gateway.web.auth import Authenticator
 from gateway.web.request import PublicUrl, json_endpoint, read_json, text_field
 
 PATH: Final = "/v1/outbound/call"
@@ -41,14 +42,14 @@ _log = logging.getLogger(__name__)
 class OutboundEndpoint:
     manager: CallManager
     public: PublicUrl
-    admin_token: Secret
+    auth: Authenticator
     outbound_calls: OutboundCallStore
     agents: AgentDirectory
     controls: Mapping[str, CallControl]
     limits: DialLimits
 
     def routes(self) -> list[Route]:
-        return [Route(PATH, json_endpoint(self._place_call, {"admin": self.admin_token}), methods=["POST"])]
+        return [Route(PATH, json_endpoint(self._place_call, self.auth, TokenScope.OUTBOUND), methods=["POST"])]
 
     async def _place_call(self, request: Request) -> Response:
         given = await read_json(request)

@@ -1,4 +1,4 @@
-"""What endpoints read from a request: the public address, credentials, the body. Errors of the JSON API."""
+"""What endpoints read from a request: the public address, the body. Errors of the JSON API."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -6,16 +6,15 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import orjson
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match, Router
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
-from gateway.sealing import is_same
-from gateway.settings import Secret
+from gateway.history.api_tokens import TokenScope
+from gateway.web.auth import Access, Authenticator
 
 MAX_BODY_BYTES: Final = 64 * 1024
 """More than any carrier or form sends."""
@@ -85,59 +84,50 @@ def redirect_final_slashes(router: Router) -> None:
     router.redirect_slashes, router.default = False, redirect
 
 
-# Credentials
-
-
-Keys = Mapping[str, Secret]
-"""Credentials by the name of the actor that has them: `admin`, `store-key`."""
-
-
-def authenticate(headers: Headers, keys: Keys) -> str:
-    """The actor whose key is X-API-Key or the bearer token; empty for none. An empty key matches nothing."""
-    offered = (headers.get("X-API-Key", ""), bearer_token(headers))
-    given = [(actor, key.reveal(), text) for actor, key in keys.items() if key.reveal() for text in offered]
-    # A list, not a generator: every key is compared, so the time taken reveals nothing.
-    actors = [actor for actor, key, text in given if is_same(text, key)]
-    return actors[0] if actors else ""
-
-
-def bearer_token(headers: Headers) -> str:
-    scheme, _, token = headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def unauthorized(credential: str = "admin token") -> Response:
-    return JSONResponse({"detail": f"missing or wrong {credential}"}, 401, {"WWW-Authenticate": "Bearer"})
-
-
 # JSON
 
 
-def json_endpoint(handle: Handler, keys: Keys, credential: str = "admin token") -> Handler:
+def json_endpoint(handle: Handler, auth: Authenticator, *scopes: TokenScope) -> Handler:
     """
-    A handler that needs one of `keys`. `request.state.actor` is the one that was offered.
+    A handler that needs a credential with the scope `admin` or one of these. `request.state.actor` is its actor.
 
-    Its HTTPExceptions and store failures become JSON objects with `detail`.
+    HTTPExceptions and store failures become JSON objects with `detail`.
     """
 
     async def endpoint(request: Request) -> Response:
-        request.state.actor = authenticate(request.headers, keys)
-        if not request.state.actor:
-            return unauthorized(credential)
         try:
+            await auth.admit(request, *scopes)
             response = await handle(request)
         except HTTPException as error:
-            return JSONResponse({"detail": error.detail}, error.status_code)
+            return _json_error(error)
         except DocumentNotFound as error:
             return JSONResponse({"detail": str(error)}, 404)
         except StoreUnavailable:
-            return JSONResponse({"detail": "the store is unavailable"}, 503)
+            return _store_unavailable()
         except ClientDisconnect:
             return Response(status_code=400)
         response.headers["Cache-Control"] = "no-store"
         return response
 
     return endpoint
+
+
+async def admitted(scope: Scope, auth: Authenticator, *scopes: TokenScope) -> Access | Response:
+    """The access of a request to an ASGI application, or the response that refuses it."""
+    try:
+        return await auth.admit(HTTPConnection(scope), *scopes)
+    except HTTPException as error:
+        return _json_error(error)
+    except StoreUnavailable:
+        return _store_unavailable()
+
+
+def _json_error(error: HTTPException) -> Response:
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+
+
+def _store_unavailable() -> Response:
+    return JSONResponse({"detail": "the store is unavailable"}, 503)
 
 
 async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES, *, too_large: str = "body too large") -> bytes:

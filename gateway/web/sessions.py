@@ -1,5 +1,5 @@
 """
-Calls for programs, with the admin token: `/v1/sessions` and `/v1/latency` for ended ones, `/v1/live` for events.
+Calls for programs, with the scope `read`: `/v1/sessions` and `/v1/latency` for ended ones, `/v1/live` for events.
 
 Each reader of server-sent events is served from the event log at its own pace. A reader that stops reading is
 disconnected; it reconnects with `Last-Event-ID` and misses nothing that is still stored.
@@ -22,11 +22,12 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.calls.monitoring import SHOW_SECONDS, LevelMeters
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.history.api_tokens import TokenScope
 from gateway.history.call_log import Cursor
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallFilter, CallHistory
-from gateway.settings import Secret
-from gateway.web.request import Handler, authenticate, json_endpoint, unauthorized
+from gateway.web.auth import Authenticator
+from gateway.web.request import Handler, admitted, json_endpoint
 
 MAX_CALLS: Final = 1000
 LIVE_PATH: Final = "/v1/live"
@@ -42,7 +43,7 @@ _HEADERS: Final = [
 # Ended calls
 
 
-def routes(history: CallHistory, admin_token: Secret) -> list[Route]:
+def routes(history: CallHistory, auth: Authenticator) -> list[Route]:
     async def list_calls(request: Request) -> Response:
         limit = request.query_params.get("limit", "50")
         if not limit.isdecimal() or not 0 < int(limit) <= MAX_CALLS:
@@ -63,8 +64,9 @@ def routes(history: CallHistory, admin_token: Secret) -> list[Route]:
         "/v1/sessions/{id}": show_call,
         "/v1/latency": show_latency,
     }
-    keys = {"admin": admin_token}
-    return [Route(path, json_endpoint(handle, keys), methods=["GET"]) for path, handle in handlers.items()]
+    return [
+        Route(path, json_endpoint(handle, auth, TokenScope.READ), methods=["GET"]) for path, handle in handlers.items()
+    ]
 
 
 def _call_filter(request: Request) -> CallFilter:
@@ -108,20 +110,20 @@ class LiveEventsEndpoint:
         self,
         call_events: EventPublisher,
         levels: LevelMeters,
-        admin_token: Secret,
+        auth: Authenticator,
         timeouts: LiveTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self._call_events = call_events
         self._levels = levels
-        self._admin_token = admin_token
+        self._auth = auth
         self._timeouts = timeouts
 
     def routes(self) -> list[Route]:
         return [Route(LIVE_PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_allowed = authenticate(Headers(scope=scope), {"admin": self._admin_token})
-        await (self.stream if is_allowed else unauthorized())(scope, receive, send)
+        access = await admitted(scope, self._auth, TokenScope.READ)
+        await (access if isinstance(access, Response) else self.stream)(scope, receive, send)
 
     async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same for a client that is authorized already."""

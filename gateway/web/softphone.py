@@ -38,8 +38,10 @@ from gateway.settings import Secret
 from gateway.telephony.phone_numbers import Attestation, e164
 from gateway.telephony.twilio import SOFTPHONE_ACCOUNT, SoftphoneCodec
 from gateway.web.audit import audit_note
-from gateway.web.login import Form, LoginGuard, LoginSession
-from gateway.web.request import PublicUrl, bearer_token, json_endpoint, read_json, text_field
+from gateway.web.auth import Authenticator, GuessThrottle, bearer_token
+from gateway.web.login import Form, LoginGuard
+from gateway.web.login_sessions import LoginSession
+from gateway.web.request import PublicUrl, json_endpoint, read_json, text_field
 from gateway.web.sessions import LiveEventsEndpoint
 
 PATH: Final = "/v1/phone"
@@ -53,6 +55,7 @@ EXAMPLES: Final = ("+12025550143", "+12025550144", "+12025550145")
 """Suggested callers, from the range reserved for examples."""
 MAX_FACTS: Final = 12
 MAX_CALLS: Final = 3
+_EXPIRED: Final = "Access to this call has expired."
 _MAX_NAME: Final = 100
 _MICROPHONE: Final = {"Permissions-Policy": "camera=(), geolocation=(), microphone=(self)"}
 
@@ -74,17 +77,23 @@ class CallRequest:
 class SoftphoneEndpoint:
     """Accepts calls with the admin token or a guest link. `store` records used links."""
 
-    def __init__(self, manager: CallManager, public: PublicUrl, admin_token: Secret, store: ExpiringStore) -> None:
-        self.tokens = TokenCodec(admin_token)
+    def __init__(
+        self,
+        manager: CallManager,
+        public: PublicUrl,
+        auth: Authenticator,
+        tokens: "TokenCodec",
+        store: ExpiringStore,
+    ) -> None:
+        self.tokens = tokens
         self._manager = manager
         self._public = public
-        self._admin_token = admin_token
+        self.auth = auth
         self._store = store
 
     def routes(self) -> list[Route]:
         handlers = {PATH: self._post_call, f"{PATH}/links": self._post_link}
-        keys = {"admin": self._admin_token}
-        return [Route(path, json_endpoint(handle, keys), methods=["POST"]) for path, handle in handlers.items()]
+        return [Route(path, json_endpoint(handle, self.auth), methods=["POST"]) for path, handle in handlers.items()]
 
     async def place_call(self, request: Request, call: CallRequest) -> dict[str, Any]:
         """Admit the call; return what the phone needs to open its media socket. Raises HTTPException."""
@@ -169,6 +178,7 @@ class PhonePages:
     ) -> None:
         self._guard = guard
         self._softphone = softphone
+        self._throttle = softphone.auth.throttle
         self._recall = Recall(store, NoRemem(), MAX_CALLS)
         self._live = live
         self._agents = [agent.name for agent in agents]
@@ -181,7 +191,7 @@ class PhonePages:
             Route("/phone/link", guard.action(self._link), methods=["POST"]),
             Route(GUEST_PATH, guard.public(self._show_guest)),
             Route(f"{GUEST_PATH}/call", guard.public_action(self._guest_call), methods=["POST"]),
-            Route("/phone/events", _CallEvents(self._softphone.tokens, self._live)),
+            Route("/phone/events", _CallEvents(self._softphone.tokens, self._live, self._throttle)),
             Route("/phone/memory", guard.public(self._memory)),
         ]
 
@@ -210,7 +220,8 @@ class PhonePages:
     async def _guest_call(self, request: Request, form: Form) -> Response:
         link = self._softphone.tokens.read(GuestLink, form.get("pass", ""), time.time())
         if link is None:
-            raise HTTPException(403, "This link has expired or is incomplete. Ask for a new one.")
+            problem = "This link has expired or is incomplete. Ask for a new one."
+            raise self._throttle.refusal(request, problem, status=403)
         audit_note().actor = "guest"
         return JSONResponse(await self._softphone.place_guest_call(request, link), 201)
 
@@ -220,7 +231,7 @@ class PhonePages:
         """What the agent knows about the caller now, as far as the call's trust level allows."""
         token = _watch_token(self._softphone.tokens, request.headers)
         if token is None:
-            raise HTTPException(401, "Access to this call has expired.")
+            raise self._throttle.refusal(request, _EXPIRED)
         if not token.caller:
             return JSONResponse({"facts": [], "calls": []})
         facts, calls = [], []
@@ -240,12 +251,13 @@ class _CallEvents:
 
     tokens: "TokenCodec"
     live: LiveEventsEndpoint
+    throttle: GuessThrottle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         token = _watch_token(self.tokens, Headers(scope=scope))
         if token is None or scope["method"] != "GET":
-            refusal = PlainTextResponse("Access to this call has expired.", 401)
-            return await refusal(scope, receive, send)
+            problem = self.throttle.refusal(Request(scope), _EXPIRED)
+            return await PlainTextResponse(problem.detail, problem.status_code, problem.headers)(scope, receive, send)
         await self.live.stream_of(token.session, scope, receive, send)
 
 

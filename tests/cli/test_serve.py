@@ -14,14 +14,17 @@ import pytest
 
 from gateway import settings
 from gateway.cli import serve
+from gateway.settings import Secret
+from gateway.web.login_sessions import LoginLinks
 
 COMMAND = [str(Path(sys.executable).parent / "gateway"), "serve", "--port", "0"]
+TOKEN = "an-admin-token&of-the-tests"
 
 
 def environ(folder: Path) -> dict[str, str]:
     given = {"DATA_DIR": str(folder / "data"), "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive")}
     given |= {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "token"}
-    return {"PATH": os.environ["PATH"], "GATEWAY_ADMIN_TOKEN": "s&cret", **given}
+    return {"PATH": os.environ["PATH"], "GATEWAY_ADMIN_TOKEN": TOKEN, **given}
 
 
 def told(folder: Path, stderr: int, reads: int, until: bytes) -> str:
@@ -42,13 +45,15 @@ def told(folder: Path, stderr: int, reads: int, until: bytes) -> str:
 def test_terminal_shows_a_login_link(tmp_path):
     reads, stderr = pty.openpty()
     said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
-    assert re.search(r"dashboard: http://127\.0\.0\.1:\d+/login\?token=s%26cret\r\n", said)
+    link = re.search(r"dashboard: http://127\.0\.0\.1:\d+/login\?code=([\w-]+)\r\n", said)
+    assert link is not None and LoginLinks(Secret(TOKEN)).read(link[1])[0] and TOKEN not in said
+    assert "works once, within 15 minutes; then run: gateway login-link" in said
 
 
 def test_log_names_no_token(tmp_path):
     reads, stderr = os.pipe()
     said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
-    assert "/login" in said and "s&cret" not in said and "s%26cret" not in said
+    assert "/login" in said and TOKEN not in said and "code=" not in said
 
 
 def test_half_a_request_does_not_hold_it_up(tmp_path):

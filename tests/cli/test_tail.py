@@ -115,7 +115,7 @@ async def test_wrong_token_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "wrong")
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "a-wrong-admin-token")
     async with staged(tmp_path, make_carrier("twilio")) as stage:
         assert await asyncio.to_thread(main, ["tail", "--url", stage.url]) == 2
     assert "rejected the admin token" in capsys.readouterr().err

@@ -170,6 +170,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "topic entries": 1,
         "state entries": 1,
         "PIN codes": 0,
+        "API tokens": 0,
         "documents": 1,
         "finalization jobs": 1,
         "archived calls": 0,

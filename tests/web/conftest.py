@@ -93,5 +93,5 @@ async def stranger(tmp_path: Path) -> AsyncIterator[Visitor]:
 
 @pytest.fixture
 async def visitor(stranger: Visitor) -> Visitor:
-    await stranger.http.get("/login", params={"token": TOKEN})
+    await stranger.http.post("/login", data={"token": TOKEN})
     return stranger

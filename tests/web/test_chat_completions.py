@@ -17,6 +17,7 @@ from gateway.llm.openai import OpenAiUpstream
 from gateway.llm.responder import NO_RECALL, Responder, TurnRecall
 from gateway.llm.responder_factory import EndpointTokens
 from gateway.settings import Secret
+from gateway.web.auth import GuessThrottle
 from gateway.web.chat_completions import MAX_BODY_BYTES, routes
 from tests.fakes.deepgram_exchange import Exchange, shortened
 from tests.fakes.llm import FakeLlm
@@ -81,7 +82,7 @@ async def proxy():
         return None
 
     endpoint_tokens = EndpointTokens(nowhere)
-    app = Starlette(routes=routes(endpoint_tokens))
+    app = Starlette(routes=routes(endpoint_tokens, GuessThrottle()))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="off"))
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -2,12 +2,15 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from gateway.history import api_tokens
+from gateway.history.api_tokens import TokenTable
 from gateway.memory.entities import EntityReader
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.remem_client import RememClient
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Secret
+from gateway.web.auth import Authenticator
 from gateway.web.documents import routes
 
 KEY = "vlt_demo"
@@ -22,17 +25,18 @@ PLAN = {
 
 @pytest.fixture
 async def store(ground):
-    async with ground.opened(schema=SCHEMA) as store:
+    async with ground.opened(schema=(*SCHEMA, *api_tokens.SCHEMA)) as store:
         yield store
 
 
-def document_routes(store, keys):
+def document_routes(store, admin_token, key):
     visible = VisibleDocuments(store, Retention())
-    return routes(visible, EntityReader(visible), keys)
+    auth = Authenticator(Secret(admin_token), Secret(key), TokenTable(store))
+    return routes(visible, EntityReader(visible), auth)
 
 
 def client_of(store, *, key=KEY):
-    app = Starlette(routes=document_routes(store, {"admin": Secret("admin"), "store-key": Secret(KEY)}))
+    app = Starlette(routes=document_routes(store, "admin", KEY))
     headers = {"X-API-Key": key} if key else {}
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers)
 
@@ -69,7 +73,7 @@ async def test_key_opens_the_store(store, headers, status):
         response = await client.post("/v1/query", json={"text": "x"}, headers=headers)
     assert response.status_code == status
     if status == 401:
-        assert response.json() == {"detail": "missing or wrong API key"}
+        assert response.json() == {"detail": "missing or wrong token"}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ async def test_every_path_asks_for_the_key(store, method, path):
 
 
 async def test_without_keys_nobody_enters(store):
-    app = Starlette(routes=document_routes(store, {"admin": Secret("")}))
+    app = Starlette(routes=document_routes(store, "", ""))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
         response = await client.post("/v1/query", json={"text": "x"}, headers={"X-API-Key": ""})
     assert response.status_code == 401

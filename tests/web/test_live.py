@@ -8,10 +8,13 @@ import pytest
 
 from gateway.calls.monitoring import LevelMeters
 from gateway.cluster.store import NoSharedStore
+from gateway.history.api_tokens import TokenTable
 from gateway.history.call_log import CallLog, Cursor
 from gateway.history.live_events import EVENTS, EventPublisher
+from gateway.history.stores import open_local_store
 from gateway.session import VoiceSession
 from gateway.settings import Secret
+from gateway.web.auth import Authenticator
 from gateway.web.sessions import LiveEventsEndpoint, LiveTimeouts
 from tests.live import PATH, watching
 from tests.stage import (
@@ -86,7 +89,7 @@ async def test_nobody_watches_without_the_token(stage: Stage, headers: dict[str,
     async with patient_client(stage.url, headers=headers) as http:
         answer = await http.get(PATH, params={"token": "admin-token-of-the-tests"})
     assert answer.status_code == 401
-    assert answer.json() == {"detail": "missing or wrong admin token"}
+    assert answer.json() == {"detail": "missing or wrong token"}
 
 
 async def test_streams_show_only_what_was_asked_for(stage: Stage) -> None:
@@ -191,6 +194,8 @@ async def test_open_stream_ends_with_the_server(tmp_path: Path) -> None:
 
 async def test_slow_reader_is_disconnected(tmp_path: Path) -> None:
     """A reader that accepts no data is disconnected."""
+    store = await open_local_store(tmp_path)
+    auth = Authenticator(Secret("t"), None, TokenTable(store))
     log = CallLog(tmp_path / "call-log.db")
     call_events = EventPublisher(log)
     sent: list[bytes] = []
@@ -210,10 +215,11 @@ async def test_slow_reader_is_disconnected(tmp_path: Path) -> None:
     call_events.of(VoiceSession("maya", CALLER, "twilio")).publish("ringing", called=CALLED)
     async with asyncio.timeout(60):
         await LiveEventsEndpoint(
-            call_events, LevelMeters(NoSharedStore(), node="", nodes=list), Secret("t"), LiveTimeouts(slow_reader=0.05)
+            call_events, LevelMeters(NoSharedStore(), node="", nodes=list), auth, LiveTimeouts(slow_reader=0.05)
         )(scope, receive, send)
     assert not any(b"data:" in body for body in sent)
     log.close()
+    await store.close()
 
 
 async def test_levels_are_shown_while_somebody_watches(stage: Stage) -> None:

@@ -2,13 +2,17 @@
 
 import re
 
+import httpx
 import pytest
 
-from gateway.web.login import HEADERS
+from gateway.history.api_tokens import TokenScope, TokenTable
+from gateway.settings import Secret
+from gateway.web.login import HEADERS, SealedParam
+from gateway.web.login_sessions import LoginLinks
 from tests.web.conftest import ORIGIN, TOKEN, Visitor
 
 UUID = "7c67f6e4-be3e-4cb1-ab7f-8aa6094b65fd"
-PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/phone", "/vitals"]
+PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/phone", "/tokens", "/vitals"]
 FILES = [
     f"/calls/{UUID}/sound.wav",
     "/callers/x/export.json",
@@ -30,6 +34,8 @@ ACTIONS = [
     "/callers/x/pins",
     "/callers/x/state",
     "/callers/x/forget",
+    "/tokens/create",
+    "/tokens/x/revoke",
     "/phone/call",
     "/phone/link",
 ]
@@ -37,8 +43,13 @@ PUBLIC = {"/login", "/static/x", "/phone/guest", "/phone/guest/call"}
 """Shown to everybody, or guarded by something else than a login: tests of their own say by what."""
 
 
-async def test_link_logs_in_and_leaves_no_token(stranger: Visitor):
-    answer = await stranger.http.get("/login", params={"token": TOKEN})
+def link() -> dict[str, str]:
+    return {"code": LoginLinks(Secret(TOKEN)).make()}
+
+
+async def test_link_logs_in_once(stranger: Visitor):
+    code = link()
+    answer = await stranger.http.get("/login", params=code)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
     assert {part.strip() for part in cookie.split(";")[1:]} == {
@@ -47,19 +58,33 @@ async def test_link_logs_in_and_leaves_no_token(stranger: Visitor):
         "Path=/",
         "SameSite=strict",
     }
-    assert TOKEN not in cookie
     assert (await stranger.get("/calls")).status_code == 200
+    stranger.http.cookies.clear()
+    again = await stranger.get("/login", params=code)
+    assert again.status_code == 401 and "This login link has been used or has expired." in again.text
+    assert "gateway login-link" in again.text and "set-cookie" not in again.headers
+
+
+async def test_used_link_of_a_logged_in_browser_leads_to_the_dashboard(stranger: Visitor):
+    code = link()
+    await stranger.http.get("/login", params=code)
+    assert (await stranger.http.get("/login", params=code)).headers["location"] == "/"
+
+
+async def test_link_with_the_token_itself_is_refused(stranger: Visitor):
+    answer = await stranger.get("/login", params={"token": TOKEN})
+    assert answer.status_code == 401 and "gateway login-link" in answer.text and TOKEN not in answer.text
 
 
 async def test_link_on_another_site_goes_on_by_a_page_of_ours(stranger: Visitor):
     """A browser would withhold the strict cookie along a redirect that another site began."""
-    answer = await stranger.http.get("/login", params={"token": TOKEN}, headers={"Sec-Fetch-Site": "cross-site"})
+    answer = await stranger.http.get("/login", params=link(), headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 200 and 'http-equiv="refresh" content="0;url=/"' in answer.text
-    assert "set-cookie" in answer.headers and TOKEN not in answer.text
+    assert "set-cookie" in answer.headers
 
 
 async def test_cookie_is_secure_behind_https(stranger: Visitor):
-    answer = await stranger.http.get("/login", params={"token": TOKEN}, headers={"X-Forwarded-Proto": "https"})
+    answer = await stranger.http.get("/login", params=link(), headers={"X-Forwarded-Proto": "https"})
     assert answer.headers["set-cookie"].startswith("__Host-gateway_visit=")
     assert "; Secure" in answer.headers["set-cookie"]
 
@@ -123,11 +148,27 @@ async def test_forged_cookie_opens_nothing(stranger: Visitor, value: str):
     assert answer.status_code == 303
 
 
-async def test_wrong_tokens_are_limited(stranger: Visitor):
-    statuses = [(await stranger.http.get("/login", params={"token": "wrong"})).status_code for _ in range(7)]
-    assert statuses == [401] * 5 + [429] * 2
-    refused = await stranger.http.get("/login", params={"token": TOKEN})
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
+async def test_wrong_tokens_are_limited_and_the_right_one_passes(stranger: Visitor):
+    answers = [await stranger.http.post("/login", data={"token": "wrong"}) for _ in range(7)]
+    assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 2
+    assert 0 < int(answers[-1].headers["retry-after"]) <= 60
+    assert "Too many wrong tokens" in answers[-1].text and "Missing or wrong token." in answers[0].text
+    assert (await stranger.http.post("/login", data={"token": TOKEN})).status_code == 303
+
+
+async def test_admin_token_of_the_table_logs_in_until_it_is_revoked(stranger: Visitor):
+    table = TokenTable(stranger.store)
+    token, text = await table.create(TokenScope.ADMIN)
+    assert (await stranger.http.post("/login", data={"token": text})).status_code == 303
+    assert (await stranger.get("/calls")).status_code == 200
+    await stranger.post(f"/tokens/{token.id}/revoke", sure="yes")
+    assert (await stranger.get("/calls")).status_code == 303
+
+
+async def test_tokens_of_other_scopes_do_not_open_the_dashboard(stranger: Visitor):
+    _, text = await TokenTable(stranger.store).create(TokenScope.READ)
+    answer = await stranger.http.post("/login", data={"token": text})
+    assert answer.status_code == 403 and "This token has the scope read; the scope admin is needed." in answer.text
 
 
 @pytest.mark.parametrize("path", ["/login", "/calls", "/static/style.css", "/nothing-here", "/calls/unknown"])
@@ -138,9 +179,20 @@ async def test_answers_carry_the_headers(visitor: Visitor, path: str):
         assert "unsafe-inline" not in headers["content-security-policy"]
 
 
-async def test_logout_ends_the_visit(visitor: Visitor):
+async def test_stolen_cookie_is_dead_after_logout(visitor: Visitor):
+    cookies = dict(visitor.http.cookies)
     assert (await visitor.post("/logout")).headers["location"] == "/login"
+    visitor.http.cookies.update(cookies)
     assert (await visitor.get("/calls")).status_code == 303
+
+
+async def test_log_out_everywhere_ends_other_browsers(visitor: Visitor):
+    transport = visitor.http._transport
+    async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as other:
+        await other.post("/login", data={"token": TOKEN})
+        assert (await other.get("/calls")).status_code == 200
+        await visitor.post("/logout", everywhere="yes")
+        assert (await other.get("/calls")).status_code == 303
 
 
 async def test_unknown_things_are_pages_too(visitor: Visitor):
@@ -155,3 +207,19 @@ async def test_numbers_and_searches_stay_out_of_addresses(visitor: Visitor):
     assert not any("2025550" in address for address in addresses)
     found = await visitor.post("/calls/find", find="brake pads +12025550143")
     assert found.headers["location"].startswith("/calls?find=") and "brake" not in found.headers["location"]
+
+
+# Sealed values
+
+
+@pytest.mark.parametrize("text", ["+12025550143", "Bremsbeläge \N{BICYCLE}", "x" * 200])
+def test_sealed_text_comes_back(text):
+    params = SealedParam(Secret("token"))
+    assert params.unseal(params.seal(text)) == text
+    assert params.seal(text) == params.seal(text) and text not in params.seal(text)
+
+
+@pytest.mark.parametrize("param", ["", "x", "äöü", "a" * 40, "../../etc/passwd"])
+def test_forged_params_are_not_unsealed(param):
+    assert SealedParam(Secret("token")).unseal(param) is None
+    assert SealedParam(Secret("other")).unseal(SealedParam(Secret("token")).seal("text")) is None

@@ -12,12 +12,16 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 
+from gateway.errors import DocumentNotFound
+from gateway.history import api_tokens
+from gateway.history.api_tokens import TokenScope, TokenTable
 from gateway.memory import memory_log, personas
 from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.stores.documents import NewDocument
 from gateway.settings import Secret
 from gateway.simulate.gateway_under_test import serve_on_loopback
+from gateway.web.auth import Authenticator
 from gateway.web.mcp import McpEndpoint
 from tests.stage import PATIENCE, patient_client
 
@@ -40,7 +44,9 @@ class NoteMemory:
     async def remember(self, content, *, caller, agent):
         return (await self._store.create(NewDocument("Note", content, "mcp", tags_of(caller, agent)))).id
 
-    async def forget(self, document_id):
+    async def forget(self, document_id, *, caller, agent):
+        if not set(tags_of(caller, agent)) <= set((await self._store.get(document_id)).tags):
+            raise DocumentNotFound(document_id)
         await self._store.delete(document_id)
 
     async def forget_caller(self, *, caller, agent):
@@ -54,9 +60,13 @@ def tags_of(caller, agent):
     return tuple(f"{kind}:{name}" for kind, name in (("agent", agent), ("caller", caller)) if name)
 
 
+def auth_of(store, token=TOKEN):
+    return Authenticator(Secret(token), None, TokenTable(store))
+
+
 @pytest.fixture
 async def store(ground):
-    async with ground.opened(schema=(*personas.SCHEMA, *memory_log.SCHEMA)) as store:
+    async with ground.opened(schema=(*personas.SCHEMA, *memory_log.SCHEMA, *api_tokens.SCHEMA)) as store:
         yield store
 
 
@@ -64,7 +74,7 @@ async def store(ground):
 async def url(store):
     moments = (START + timedelta(days=day) for day in range(100))
     personas_then = PersonaStore(store, now=lambda: next(moments))
-    door = McpEndpoint(personas_then, NoteMemory(store), PinnedTopicStore(store), Secret(TOKEN))
+    door = McpEndpoint(personas_then, NoteMemory(store), PinnedTopicStore(store), auth_of(store))
     async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
@@ -111,7 +121,7 @@ async def test_token_opens_the_door(url, headers, status):
         response = await http.post(url, json=LIST_TOOLS)
     assert response.status_code == status
     if status == 401:
-        assert response.json() == {"detail": "missing or wrong admin token"}
+        assert response.json() == {"detail": "missing or wrong token"}
         assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
@@ -123,7 +133,7 @@ async def test_stranger_learns_nothing(url, method):
 
 
 async def test_no_token_opens_to_nobody(store):
-    door = McpEndpoint(PersonaStore(store), NoteMemory(store), PinnedTopicStore(store), Secret(""))
+    door = McpEndpoint(PersonaStore(store), NoteMemory(store), PinnedTopicStore(store), auth_of(store, ""))
     transport = httpx.ASGITransport(Starlette(routes=door.routes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         response = await http.post("/mcp", json=LIST_TOOLS, headers={"X-API-Key": "", "Authorization": "Bearer "})
@@ -386,7 +396,7 @@ async def test_one_agent_forgets_a_caller(url):
 
 
 NUMBER = "caller must be a phone number with country code, like +12025550100"
-WHAT = "give either document_id, or caller and agent"
+WHAT = "give document_id, or caller and agent"
 
 
 @pytest.mark.parametrize(
@@ -403,12 +413,84 @@ WHAT = "give either document_id, or caller and agent"
         ("remember", {"content": "tea", "caller": ANA}, "agent: Field required"),
         ("forget", {}, WHAT),
         ("forget", {"caller": ANA}, WHAT),
-        ("forget", {"document_id": "x", "caller": ANA, "agent": "maya"}, WHAT),
+        ("forget", {"document_id": "x", "caller": ANA}, WHAT),
+        ("forget", {"document_id": "x", "caller": ANA, "agent": "maya"}, "no document x"),
     ],
 )
 async def test_memory_says_what_it_needs(url, tool, arguments, problem):
     async with connected(url) as client:
         assert await refusal(client, f"memory_{tool}", **arguments) == problem
+
+
+# Tokens bound to one agent and caller
+
+
+@pytest.fixture
+async def bound(url, store):
+    """A token bound to maya and Ana, the id of a note about her, and ids of notes about others."""
+    _, text = await TokenTable(store).create(TokenScope.MCP, agent="maya", caller=ANA)
+    notes = NoteMemory(store)
+    ids = [await notes.remember("tea", caller=who, agent=agent) for who, agent in ((BEN, "maya"), (ANA, "otto"))]
+    own = await notes.remember("tea with milk", caller=ANA, agent="maya")
+    for name in ("maya", "otto"):
+        await PersonaStore(store).create(name, "preference", "Speaks slowly", [], [])
+    return {"Authorization": f"Bearer {text}"}, own, ids
+
+
+async def test_bound_token_finds_its_caller_alone(url, bound):
+    headers, own, _ = bound
+    async with connected(url, headers=headers) as client:
+        for arguments in ({}, {"caller": BEN, "agent": "otto"}, {"caller": "not a number"}):
+            found = (await call(client, "memory_search", query="tea", **arguments))["results"]
+            assert [result["document_id"] for result in found] == [own]
+
+
+async def test_bound_token_writes_for_its_caller_alone(url, bound, store):
+    headers, own, _ = bound
+    async with connected(url, headers=headers) as client:
+        made = await call(client, "memory_remember", content="coffee", caller=BEN, agent="otto")
+        assert (await store.get(made["document_id"])).tags == tags_of(ANA, "maya")
+        await call(client, "memory_pin", title="Milk", caller=BEN, agent="otto")
+        assert [pin["title"] for pin in (await call(client, "memory_pins"))["pins"]] == ["Milk"]
+        assert await PinnedTopicStore(store).pinned("otto", BEN) == []
+
+
+async def test_bound_token_deletes_only_what_is_of_its_caller(url, bound, store):
+    headers, own, others = bound
+    async with connected(url, headers=headers) as client:
+        for other in others:
+            assert await refusal(client, "memory_forget", document_id=other) == f"no document {other}"
+        for arguments in ({}, {"document_id": ""}):  # not everything by accident
+            assert await refusal(client, "memory_forget", **arguments) == WHAT
+        await call(client, "memory_forget", document_id=own)
+        await call(client, "memory_remember", content="coffee")
+        assert (await call(client, "memory_forget", caller=BEN, agent="otto"))["forgotten"] == 1
+        assert [(await store.get(other)).id for other in others] == others
+
+
+async def test_bound_token_reads_the_persona_of_its_agent(url, bound):
+    headers, _, _ = bound
+    async with connected(url, headers=headers) as client:
+        assert (await call(client, "persona", action="load", persona_name="maya"))["memory_count"] == 1
+        for arguments in (
+            {"action": "list"},
+            {"action": "load", "persona_name": "otto"},
+            {"action": "load", "persona_name": "maya", "names": ["otto"]},
+            {"action": "create", "persona_name": "maya", "memory_type": "preference", "content": "Shouts"},
+        ):
+            assert await refusal(client, "persona", **arguments) == "this token may only load the persona maya"
+
+
+async def test_bound_token_is_not_asked_for_agent_and_caller(url, bound):
+    headers, _, _ = bound
+    async with connected(url, headers=headers) as client:
+        listed = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+        assert not any(
+            {"agent", "caller"} & {*schema["properties"], *schema.get("required", ())} for schema in listed.values()
+        )
+        async with connected(url) as admin:
+            whole = {tool.name: tool.input_schema for tool in (await admin.list_tools()).tools}
+        assert {"agent", "caller"} < set(whole["memory_remember"]["required"])
 
 
 # Pinned topics
@@ -421,7 +503,7 @@ def pins(store):
 
 @pytest.fixture
 async def pin_url(store, pins):
-    door = McpEndpoint(PersonaStore(store), NoteMemory(store), pins, Secret(TOKEN))
+    door = McpEndpoint(PersonaStore(store), NoteMemory(store), pins, auth_of(store))
     async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 

@@ -13,6 +13,8 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from gateway.app import create_app
+from gateway.history.api_tokens import TokenScope, TokenTable
+from gateway.history.stores import open_local_store
 from gateway.settings import Settings
 from gateway.web.health import api_description
 from tests.stage import CALLER, Stage, make_carrier, patient_client, staged
@@ -85,6 +87,37 @@ async def test_description_is_served_to_anyone(stage: Stage) -> None:
     async with patient_client(stage.url) as http:
         answer = await http.get("/openapi.json")
     assert (answer.status_code, answer.json()) == (200, DESCRIPTION)
+
+
+async def test_scopes_are_as_described(tmp_path: Path) -> None:
+    """Each operation, asked with a token of each scope, accepts those that the description lists, and admin."""
+    app = create_app(Settings(data_dir=tmp_path, folder=ROOT, voice_session_archive_dir=tmp_path, memory_vectors=False))
+    store = await open_local_store(tmp_path)
+    tokens = {scope: (await TokenTable(store).create(scope))[1] for scope in TokenScope}
+    await store.close()
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:
+            for path, operations in DESCRIPTION["paths"].items():
+                for method, operation in operations.items():
+                    asked = [
+                        # Wrong in all else, so that an accepted request is over at once and changes nothing.
+                        (
+                            scope,
+                            await http.request(method, f"{path}?limit=x&since=x", headers=bearer(text), content=b"["),
+                        )
+                        for scope, text in tokens.items()
+                    ]
+                    accepted = {str(scope) for scope, answer in asked if answer.status_code not in (401, 403, 429)}
+                    assert (path, method, accepted) == (path, method, described_scopes(operation))
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+def described_scopes(operation: dict[str, Any]) -> set[str]:
+    listed = {scope for option in operation["security"] for scope in option.get("bearer", ())}
+    return {*listed, "admin"} if listed else set()
 
 
 async def test_documents_are_as_described(stage: Stage) -> None:

@@ -1,22 +1,12 @@
 import httpx
-import orjson
 import pytest
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gateway.settings import Secret
-from gateway.web.request import (
-    MAX_BODY_BYTES,
-    PublicUrl,
-    authenticate,
-    json_endpoint,
-    read_body,
-    redirect_final_slashes,
-)
+from gateway.web.request import MAX_BODY_BYTES, PublicUrl, read_body, redirect_final_slashes
 
 
 def request(path="/twilio/incoming", query="", *, raw_path=None, chunks=(), **headers):
@@ -106,36 +96,6 @@ def test_socket_is_always_secure(configured, url):
 def test_socket_follows_the_forwarded_scheme():
     asked = request(host="voice.example.com", x_forwarded_proto="https")
     assert PublicUrl("").socket_url(asked, "/telnyx/media") == "wss://voice.example.com/telnyx/media"
-
-
-# Credentials
-
-
-@pytest.mark.parametrize(
-    "headers, actor",
-    [
-        ({"X-API-Key": "key"}, "admin"),
-        ({"Authorization": "Bearer key"}, "admin"),
-        ({"Authorization": "bearer  other "}, "store-key"),
-        ({"X-API-Key": "wrong", "Authorization": "Bearer key"}, "admin"),
-        ({"Authorization": "Basic key"}, ""),
-        ({"X-API-Key": "wrong"}, ""),
-        ({"X-API-Key": ""}, ""),
-        ({}, ""),
-    ],
-)
-def test_key_in_either_header_names_the_actor(headers, actor):
-    keys = {"admin": Secret("key"), "store-key": Secret("other"), "unset": Secret("")}
-    assert authenticate(Headers(headers), keys) == actor
-
-
-async def test_handler_finds_the_actor_in_the_request():
-    async def show(asked: Request) -> Response:
-        return JSONResponse({"actor": asked.state.actor})
-
-    endpoint = json_endpoint(show, {"admin": Secret("key")})
-    assert orjson.loads((await endpoint(request(x_api_key="key"))).body) == {"actor": "admin"}
-    assert (await endpoint(request())).status_code == 401
 
 
 # Bodies

@@ -11,7 +11,7 @@ ADMIN = {"Authorization": f"Bearer {TOKEN}"}
 async def test_admin_token_is_needed(stranger: Visitor, path: str):
     answer = await stranger.http.get(path)
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert answer.json() == {"detail": "missing or wrong admin token"}
+    assert answer.json() == {"detail": "missing or wrong token"}
 
 
 async def test_calls_are_listed_newest_first(stranger: Visitor):

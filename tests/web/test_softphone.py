@@ -8,6 +8,7 @@ import pytest
 from gateway.errors import SettingsError
 from gateway.settings import Secret
 from gateway.simulate.softphone import phone_line
+from gateway.web.softphone import GuestLink, TokenCodec, WatchToken
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 
@@ -111,3 +112,36 @@ async def test_a_gateway_without_engine_says_so(tmp_path, monkeypatch):
 
 async def _engine(http):
     return (await http.get("/health")).json()["engine"]
+
+
+# Guest links
+
+NOW = 1_770_000_000.0
+TOKENS = TokenCodec(Secret("token"))
+LINK = GuestLink("+12025550143", "maya", int(NOW) + 60)
+
+
+def test_link_can_be_read_back():
+    assert TOKENS.read(GuestLink, TOKENS.seal(LINK), NOW) == LINK
+
+
+def test_link_is_encrypted():
+    assert "2025550143" not in TOKENS.seal(LINK)
+    assert TokenCodec(Secret("another token")).read(GuestLink, TOKENS.seal(LINK), NOW) is None
+
+
+def test_two_links_differ():
+    assert TOKENS.seal(LINK) != TOKENS.seal(GuestLink(LINK.caller, LINK.called, LINK.expires))
+
+
+def test_expired_link_is_rejected():
+    assert TOKENS.read(GuestLink, TOKENS.seal(LINK), LINK.expires) is None
+
+
+def test_link_is_no_watch_token():
+    assert TOKENS.read(WatchToken, TOKENS.seal(LINK), NOW) is None
+
+
+@pytest.mark.parametrize("token", ["", "x", "é", "=" * 9, TOKENS.seal(LINK)[:-2], TOKENS.seal(LINK)[::-1], "a" * 5000])
+def test_damaged_link_is_rejected(token: str):
+    assert TOKENS.read(GuestLink, token, NOW) is None

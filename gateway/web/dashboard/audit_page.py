@@ -11,7 +11,8 @@ from starlette.routing import Route
 from gateway.history.audit_log import AuditAction, AuditFilter, AuditLog
 from gateway.telephony.phone_numbers import e164
 from gateway.web.dashboard.html import midnight
-from gateway.web.login import Form, LoginGuard, LoginSession
+from gateway.web.login import Form, LoginGuard
+from gateway.web.login_sessions import LoginSession
 
 PAGE_ROWS: Final = 100
 _PARAMS: Final = ("of", "actor", "action", "since", "until", "below")

@@ -33,7 +33,8 @@ from gateway.web.dashboard.html import midnight
 from gateway.web.dashboard.recordings import RecordingCache, StereoRecording
 from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.dashboard.timeline import SpokenTurn, Stretch, Timeline
-from gateway.web.login import Form, LoginGuard, LoginSession
+from gateway.web.login import Form, LoginGuard
+from gateway.web.login_sessions import LoginSession
 
 PAGE_ROWS: Final = 50
 _PARAMS: Final = ("find", "of", "agent", "outcome", "since", "until", "after")

@@ -24,7 +24,8 @@ from gateway.memory.summary_parser import read_call
 from gateway.web.audit import audit_note
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import FAILURES
-from gateway.web.login import Form, LoginGuard, LoginSession
+from gateway.web.login import Form, LoginGuard
+from gateway.web.login_sessions import LoginSession
 
 PAGE_ROWS: Final = 50
 MAX_FACTS: Final = 200

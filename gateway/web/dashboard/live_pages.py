@@ -22,7 +22,8 @@ from gateway.memory.stores.store import MemoryStore
 from gateway.session import Turn, VoiceSession
 from gateway.web.dashboard.recordings import endless_wav_header, stereo
 from gateway.web.dashboard.stats_pages import FAILURES
-from gateway.web.login import Form, LoginGuard, LoginSession
+from gateway.web.login import Form, LoginGuard
+from gateway.web.login_sessions import LoginSession
 from gateway.web.sessions import LiveEventsEndpoint
 
 MAX_CALLS: Final = 200

@@ -19,7 +19,8 @@ from gateway.session import EndReason
 from gateway.web.dashboard import charts
 from gateway.web.dashboard.html import count, milliseconds
 from gateway.web.dashboard.timeline import STAGE_NAMES
-from gateway.web.login import LoginGuard, LoginSession
+from gateway.web.login import LoginGuard
+from gateway.web.login_sessions import LoginSession
 
 FAILURES: Final = frozenset(
     {

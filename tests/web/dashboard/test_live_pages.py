@@ -15,7 +15,7 @@ from tests.stage import ADMIN, CALLER, SOUND, Stage, make_carrier, patient_clien
 @contextlib.asynccontextmanager
 async def logged_in(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
     async with patient_client(stage.url) as http:
-        await http.get("/login", params={"token": ADMIN})
+        await http.post("/login", data={"token": ADMIN})
         yield http
 
 

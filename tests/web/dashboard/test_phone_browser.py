@@ -15,8 +15,10 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright, expect
 
+from gateway.settings import Secret
 from gateway.simulate.synthetic_caller import pico
 from gateway.speech.samples import decode, upsample
+from gateway.web.login_sessions import LoginLinks
 from tests.firefox import running_firefox
 from tests.link import Link
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it
@@ -91,7 +93,7 @@ async def a_page(url: str, *args: str, look: str = "light", complains: bool = Fa
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        await page.goto(f"{url}/login?token={ADMIN}")
+        await page.goto(f"{url}/login?code={LoginLinks(Secret(ADMIN)).make()}")
         await page.goto(f"{url}/phone")
         yield page
         assert complains or problems == []
@@ -216,7 +218,7 @@ async def test_firefox_calls_too(tmp_path: Path):
         "network.proxy.type": 0,
     }
     async with a_gateway(tmp_path) as url, running_firefox(tmp_path, fake) as firefox:
-        await firefox.go(f"{url}/login?token={ADMIN}")
+        await firefox.go(f"{url}/login?code={LoginLinks(Secret(ADMIN)).make()}")
         await firefox.go(f"{url}/phone")
         await firefox.run("document.querySelector('[data-part=call]').click()")
 

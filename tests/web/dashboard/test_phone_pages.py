@@ -29,7 +29,7 @@ class Booth:
     followers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def log_in(self) -> None:
-        await self.http.get("/login", params={"token": ADMIN})
+        await self.http.post("/login", data={"token": ADMIN})
         page = (await self.http.get("/phone")).text
         [self.form_token, *_] = re.findall(r'name="form_token" value="([^"]*)"', page)
 

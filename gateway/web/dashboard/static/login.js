@@ -1,3 +1,3 @@
-// A failed login link may contain a token: remove it from the address bar.
+// A failed login link may contain a code: remove it from the address bar.
 "use strict";
 if (location.search) history.replaceState(null, "", location.pathname);

@@ -1,6 +1,6 @@
 // Keyboard shortcuts of every page: "/" focuses the search field, "g" and a letter opens a page.
 "use strict";
-const pages = { l: "/", c: "/calls", p: "/callers", t: "/phone", h: "/vitals", a: "/audit" };
+const pages = { l: "/", c: "/calls", p: "/callers", t: "/phone", h: "/vitals", a: "/audit", k: "/tokens" };
 let leader = 0;
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, textarea, select, [contenteditable]");
