@@ -238,6 +238,7 @@ async def test_entry_is_stored_before_the_answer_is_sent(store):
 
 async def test_handler_that_raises_is_logged_as_failed(store):
     async def end(request: Any) -> Response:
+        request.state.actor = "admin"
         raise RuntimeError("broken")
 
     audit = AuditLog(store, Secret(TOKEN))
