@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.stage import CALLER, Stage, make_carrier, staged
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData, holding
+from gateway.history.stores import Stores, open_local_store
+from gateway.settings import Secret
+from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged
 
 FUNCTIONS = '''
 from gateway import Conversation
@@ -166,3 +169,21 @@ async def test_tools_see_what_another_call_has_kept(stage: Stage) -> None:
     async with asyncio.timeout(10):
         while await _asked(first, "usual_seat") != "window":
             await first.user_says("Where do I sit?")
+
+
+async def test_erasure_by_number_finds_every_customer_on_it(stage: Stage, tmp_path: Path) -> None:
+    """What they left from other phones goes too; a customer who never called from this number stays."""
+    await _call(stage, "My name is Xanthippe Lopez.", customer="8812")
+    await _call(stage, "I prefer quokkas.", caller=OTHER_PHONE, customer="8812")
+    await _call(stage, "I prefer walnuts.")
+    await _call(stage, "My name is Ben Okri.", caller=OTHER_PHONE, customer="8899")
+    places = DataLocations(tmp_path / "data", tmp_path / "archive")
+    store = await open_local_store(places.data_dir)
+    eraser = Eraser(Stores(store, store), places, None, Secret(ADMIN), NoSharedData())
+    found = await eraser.find_all(CALLER)
+    assert [data.caller for data in found] == [CALLER, "integration_attribute:customer_id:8812"]
+    assert (await eraser.erase_all(found)).is_complete
+    await store.close()
+    for word in ("Xanthippe", "quokka", "walnut", "8812", CALLER):
+        assert not holding([word], places), word
+    assert "Ben Okri" in await _call(stage, caller=OTHER_PHONE, customer="8899")

@@ -333,32 +333,36 @@ async def _revert(context: _Context) -> int:
 
 
 async def _forget(context: _Context) -> int:
-    words = await _words_to_verify(context)
     async with context.eraser() as eraser:
-        traces = await eraser.find(context.caller, context.options.agent)
+        found = await eraser.find_all(context.caller, context.options.agent)
+        callers, calls = [data.caller for data in found], {call for data in found for call in data.sessions}
+        words = await _words_to_verify(context, callers)
         # With --agent, the remote store may hold documents that no local row mentions.
-        if not traces and not words and not (context.options.agent and context.settings.remem_api_url):
+        if not any(found) and not words and not (context.options.agent and context.settings.remem_api_url):
             _unknown_caller()
-        if not await context.confirmed(f"Forget {context.caller} and {count(len(traces.sessions), 'call')}?"):
+        if not await context.confirmed(f"Forget {', '.join(callers)} and {count(len(calls), 'call')}?"):
             return 1
         async with context.audited(AuditAction.CALLER_ERASE, caller=context.caller) as note:
-            result = await eraser.erase(traces)
+            result = await eraser.erase_all(found)
             note.outcome = None if result.is_complete else AuditOutcome.INCOMPLETE
     held_by = await eraser.holding(words) if words else []
-    under_way = len(traces.unfinished)
+    under_way = len({call for data in found for call in data.unfinished})
     text = memory_text.forgotten(result, held_by, under_way=under_way, verified=bool(words))
     exit_code = 0 if result.is_complete and not held_by else 1
-    return context.show({"undone": result, "under_way": under_way, "still_in": held_by}, text, exit_code)
+    content = {"callers": callers, "undone": result, "under_way": under_way, "still_in": held_by}
+    return context.show(content, text, exit_code)
 
 
-async def _words_to_verify(context: _Context) -> list[str]:
-    """The words after --verify, or the caller's number and what is known about them."""
+async def _words_to_verify(context: _Context, callers: Sequence[str]) -> list[str]:
+    """The words after --verify, or the caller's number and other identifiers, and what is known about them."""
     given: list[str] | None = context.options.verify
     if given is None or any(given):
         return [word for word in given or () if word]
-    report = await context.reports.of(context.caller, context.options.agent)
-    known = [*(one.fact.text for one in report.facts), *(one.pin.title for one in report.pins)]
-    return [*known, *([] if context.options.agent else [report.caller])]
+    words = [] if context.options.agent else [*callers]
+    for caller in callers:
+        report = await context.reports.of(caller, context.options.agent)
+        words += [*(one.fact.text for one in report.facts), *(one.pin.title for one in report.pins)]
+    return words
 
 
 _CALLER_HELP: Final = "a phone number in E.164, like +12025550143"

@@ -24,7 +24,7 @@ import orjson
 from gateway.errors import StoreError
 from gateway.llm.responder import hashed_caller
 from gateway.logs import last_four
-from gateway.memory.stores.database import Connection
+from gateway.memory.stores.database import Connection, tables
 from gateway.memory.stores.documents import time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.metrics import AUDIT_FAILURES
@@ -38,22 +38,7 @@ MAX_TEXT: Final = 200
 _COLUMNS: Final = (
     "action, actor, outcome, agent, session, caller, caller_hash, item, address, number, at, previous, hash"
 )
-SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS audit_log (
-        number INTEGER PRIMARY KEY,
-        at TEXT NOT NULL,
-        actor TEXT NOT NULL,
-        action TEXT NOT NULL,
-        outcome TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        session TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        caller_hash TEXT NOT NULL,
-        item TEXT NOT NULL,
-        address TEXT NOT NULL,
-        previous TEXT NOT NULL,
-        hash TEXT NOT NULL)""",
-)
+SCHEMA: Final = tables("audit_log")
 
 _log = logging.getLogger(__name__)
 

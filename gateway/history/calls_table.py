@@ -171,6 +171,9 @@ class CallsTable:
         def work(connection: Connection) -> None:
             delete_call(connection, call.session_id)
             insert_call(connection, call)
+            if session.number:
+                statement = "INSERT INTO caller_numbers VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+                connection.execute(statement, (session.number, session.agent, session.caller))
 
         await self._store.run(work)
 
@@ -186,9 +189,15 @@ class CallsTable:
             rows = connection.execute(query, (caller, agent)).fetchall()
             for (session_id,) in rows:
                 delete_call(connection, session_id)
+            connection.execute("DELETE FROM caller_numbers WHERE caller = ? AND ? IN ('', agent)", (caller, agent))
             return rows
 
         return [session_id for (session_id,) in await self._store.run(work)]
+
+    async def callers_from(self, number: str, agent: str = "") -> list[str]:
+        """The callers under another identifier who have called from this number."""
+        query = "SELECT DISTINCT caller FROM caller_numbers WHERE number = ? AND ? IN ('', agent) ORDER BY caller"
+        return [caller for (caller,) in await self._store.fetch(query, number, agent)]
 
     # Calls
 

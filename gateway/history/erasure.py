@@ -11,6 +11,7 @@ import contextlib
 import logging
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -198,6 +199,23 @@ class Eraser:
         sessions |= unfinished
         files, unreadable = await asyncio.to_thread(_files, self._locations, sessions, caller, agent)
         return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files, unreadable)
+
+    async def find_all(self, caller: str, agent: str = "") -> list[CallerData]:
+        """
+        Of a caller, and of every other identifier that has called from this number.
+
+        For operators: on a shared number these are other people.
+        """
+        others = await CallsTable(self._store).callers_from(caller, agent)
+        return [await self.find(key, agent) for key in (caller, *others)]
+
+    async def erase_all(self, found: Iterable[CallerData]) -> ErasureResult:
+        results = [await self.erase(data) for data in found]
+        deleted = Counter[str]()
+        for result in results:
+            deleted.update(result.deleted)
+        unscrubbed = dict.fromkeys(name for result in results for name in result.unscrubbed)
+        return ErasureResult(deleted, sum(result.remote_left for result in results), tuple(unscrubbed))
 
     async def erase(self, data: CallerData) -> ErasureResult:
         """

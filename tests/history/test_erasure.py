@@ -365,3 +365,39 @@ async def test_recording_deleted_by_another_erasure_is_passed_over(house):
     (house.places.record_dir / "gone.jsonl").symlink_to("deleted")  # listed, and not there when it is opened
     await house.eraser().erase(await house.eraser().find(CALLER))
     assert await house.holding(WORD) == []
+
+
+# Callers under other identifiers
+
+CUSTOMER = "sip_header:x-customer-id:C-17"
+
+
+async def test_erasure_by_number_finds_identifiers(house):
+    """Also what the customer left from another phone, but nothing of others."""
+    await house.remembers(a_session(caller=CUSTOMER, number=CALLER), WORD)
+    await house.remembers(a_session(caller=CUSTOMER, number="+12025550166"), WORD)
+    await house.remembers(a_session(caller=OTHER, number=""), OTHER_WORD)
+    eraser = house.eraser()
+    found = await eraser.find_all(CALLER)
+    assert [data.caller for data in found] == [CALLER, CUSTOMER]
+    undone = await eraser.erase_all(found)
+    assert undone.deleted["calls"] == 2 and undone.is_complete
+    for word in (WORD, CALLER, "C-17", "+12025550166"):
+        assert await house.holding(word) == []
+    assert (await house.tells(OTHER))[0] == [f"Likes {OTHER_WORD}"]
+    assert [data.caller for data in await eraser.find_all(CALLER)] == [CALLER]
+
+
+async def test_erasure_by_number_keeps_to_the_agent(house):
+    await house.remembers(a_session(caller=CUSTOMER, number=CALLER, agent="otto"), WORD)
+    assert [data.caller for data in await house.eraser().find_all(CALLER, "maya")] == [CALLER]
+    assert [data.caller for data in await house.eraser().find_all(CALLER, "otto")] == [CALLER, CUSTOMER]
+
+
+async def test_caller_who_asks_aloud_erases_no_one_else(house):
+    """On a shared number the other identifiers are other people."""
+    await house.remembers(a_session(caller=CUSTOMER, number=CALLER), OTHER_WORD)
+    await house.remembers(a_session(), WORD)
+    await house.eraser().erase_caller("maya", CALLER)
+    assert (await house.tells(CALLER))[0] == []
+    assert (await house.tells(CUSTOMER))[0] == [f"Likes {OTHER_WORD}"]

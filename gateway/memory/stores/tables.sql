@@ -105,6 +105,19 @@ CREATE INDEX IF NOT EXISTS finished_calls_by_outcome ON finished_calls (outcome,
 
 CREATE INDEX IF NOT EXISTS finished_calls_by_caller ON finished_calls (caller, started_at, session_id)
 
+-- The numbers of callers who are stored under another identifier: erasure by number finds them.
+CREATE TABLE IF NOT EXISTS caller_numbers (
+    number TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL,
+    PRIMARY KEY (number, agent, caller)) WITHOUT ROWID
+
+-- == audit_log ==
+
+-- `caller` are the last four digits. `hash` covers all other columns, `previous` is that of the entry before it.
+CREATE TABLE IF NOT EXISTS audit_log (
+    number INTEGER PRIMARY KEY, at TEXT NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL, outcome TEXT NOT NULL,
+    agent TEXT NOT NULL, session TEXT NOT NULL, caller TEXT NOT NULL, caller_hash TEXT NOT NULL, item TEXT NOT NULL,
+    address TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)
+
 -- == archived_calls ==
 
 CREATE TABLE IF NOT EXISTS archived_calls (

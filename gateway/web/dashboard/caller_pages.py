@@ -124,6 +124,7 @@ class CallerPages:
             call_count=await self._rows.count(CallRowFilter(caller=caller)),
             changes=changes[: -MAX_CHANGES - 1 : -1],
             caller_param=request.path_params["who"],
+            others=await self._rows.callers_from(caller),
             failures=FAILURES,
             notice=_NOTICES.get(request.query_params.get("done", ""), ""),
         )
@@ -193,16 +194,17 @@ class CallerPages:
         if form.get("sure") != "yes":
             raise HTTPException(400, "Not confirmed. Tick the box to forget this caller.")
         try:
-            traces = await self._eraser.find(caller)
-            result = await self._eraser.erase(traces)
+            found = await self._eraser.find_all(caller)
+            result = await self._eraser.erase_all(found)
         except StoreError:
             raise HTTPException(503, "A store is unreachable. Not everything was deleted; try again.") from None
-        for session_id in traces.sessions:
+        for session_id in (session_id for data in found for session_id in data.sessions):
             self._recordings.drop(session_id.removeprefix("voice-session:"))
+        unfinished = any(data.unfinished for data in found)
         if not result.is_complete:
             audit_note().outcome = AuditOutcome.INCOMPLETE
         left = {
-            "under-way": traces.unfinished,
+            "under-way": unfinished,
             "remote": result.remote_left,
             "busy": result.unscrubbed,
             "unreadable": result.unreadable,
