@@ -174,7 +174,8 @@ def deleted(result: ErasureResult) -> Iterator[RenderableType]:
         yield f"{count(result.remote_left, 'document')} left in the remote store; delete them there"
     if result.unscrubbed:
         names = ", ".join(result.unscrubbed)
-        yield f"could not rewrite {names} (busy or disk full); deleted text may remain in free pages, run this again"
+        reason = "busy, disk full or not permitted"
+        yield f"could not rewrite {names} ({reason}); deleted text may remain in free pages, run this again"
     if result.unreadable:
         found = count(result.unreadable, "recording")
         yield f"{found} can't be decrypted and may be of this caller; add the key to RECORD_KEY, run this again"

@@ -58,6 +58,8 @@ class ClusterTimeouts:
     """How often some node asks the carrier about a call whose node is silent."""
     end_poll: float = 5.0
     """How often a node that has lost a call looks whether it has ended."""
+    erasure: float = 2.0
+    """How long a caller who asks to be forgotten waits for another erasure, and for Redis to write its files."""
     stream_token: float = 30.0
     keep_call: float = 24 * 3600.0
     """How long a call is kept that no node writes about any more."""

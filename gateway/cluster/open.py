@@ -91,7 +91,7 @@ async def open_sharing(
                 yield Sharing(cluster, store, store, shares_disk, NoJobQueue(), NoEventStream(), NoSharedData())
             else:
                 jobs = RedisJobQueue(client, directory.node, directory.alive)
-                events, erasure = EventStream(client, directory), SharedErasure(client)
+                events, erasure = EventStream(client, directory), SharedErasure(client, patience=timeouts.erasure)
                 yield Sharing(cluster, store, store, shares_disk, jobs, events, erasure)
         finally:
             await store.close()

@@ -132,12 +132,18 @@ class SharedData(Protocol):
 
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int: ...
 
+    async def rewrite_files(self) -> bool:
+        """Remove what was deleted from its files too. Returns whether that was possible."""
+
 
 class NoSharedData:
     """There is one node."""
 
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int:
         return 0
+
+    async def rewrite_files(self) -> bool:
+        return True
 
 
 class Eraser:
@@ -209,13 +215,14 @@ class Eraser:
         others = await CallsTable(self._store).callers_from(caller, agent)
         return [await self.find(key, agent) for key in (caller, *others)]
 
-    async def erase_all(self, found: Iterable[CallerData]) -> ErasureResult:
+    async def erase_all(self, found: Sequence[CallerData]) -> ErasureResult:
         results = [await self.erase(data) for data in found]
         deleted = Counter[str]()
         for result in results:
             deleted.update(result.deleted)
         unscrubbed = dict.fromkeys(name for result in results for name in result.unscrubbed)
-        return ErasureResult(deleted, sum(result.remote_left for result in results), tuple(unscrubbed))
+        remote_left, unreadable = sum(result.remote_left for result in results), max(data.unreadable for data in found)
+        return ErasureResult(deleted, remote_left, tuple(unscrubbed), unreadable)
 
     async def erase(self, data: CallerData) -> ErasureResult:
         """
@@ -253,6 +260,7 @@ class Eraser:
         unscrubbed += [] if await self._store.scrub() else ["the database"]
         try:
             deleted["entries in Redis"] = await self._shared.forget(data.sessions, caller, agent)
+            unscrubbed += [] if await self._shared.rewrite_files() else ["the files of Redis"]
         except SharedStoreUnavailable:
             unscrubbed.append("Redis")
         return ErasureResult(deleted, left, tuple(unscrubbed), data.unreadable)
@@ -298,6 +306,7 @@ class Eraser:
             await asyncio.to_thread(erase_calls, self._locations.log, erased)
             with contextlib.suppress(SharedStoreUnavailable):  # it expires there soon
                 await self._shared.forget(erased, "", "")
+                await self._shared.rewrite_files()
             if busy := await self._scrub_files():
                 _log.warning("freed pages may hold words of an erased call", extra={"databases": ", ".join(busy)})
         return len(erased)
