@@ -17,7 +17,7 @@ from gateway.cli.remote import parse_time
 from gateway.cli.terminal import count, line, short_id, table
 from gateway.errors import SettingsError
 from gateway.history.audit_log import AuditAction, AuditEntry, AuditFilter, AuditLog, AuditNote, AuditOutcome, cli_actor
-from gateway.history.stores import open_stores, store_path
+from gateway.history.stores import existing_stores, store_path
 from gateway.memory.stores.documents import time_text
 from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
@@ -54,10 +54,6 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError(f"--limit is {options.limit}; use 1 or more")
     if options.action and not any(f"{name}.".startswith(f"{options.action}.") for name in AuditAction):
         raise SettingsError(f"no action is named {options.action!r}; use one of: {', '.join(AuditAction)}")
-    if loaded.database_url is None and not store_path(loaded.data_dir).is_file():
-        raise SettingsError(
-            f"{store_path(loaded.data_dir)} does not exist; start the gateway once, or set DATA_DIR to its folder"
-        )
     return _verify(options, loaded) if options.verify is not None else _list(options, loaded)
 
 
@@ -94,11 +90,8 @@ def _verify(options: argparse.Namespace, loaded: Settings) -> int:
 
 def _with_log(loaded: Settings, use: Callable[[AuditLog], Awaitable[T]]) -> T:
     async def used() -> T:
-        stores = await open_stores(loaded.data_dir, loaded.database_url)
-        try:
+        async with existing_stores(loaded) as stores:
             return await use(AuditLog(stores.memory, admin_token(loaded)))
-        finally:
-            await stores.close()
 
     return asyncio.run(used())
 

@@ -32,7 +32,7 @@ from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.queries import CallHistory
 from gateway.history.rebuild import MemoryRebuild, RebuiltCall
 from gateway.history.report import CallerReport, MemoryReports
-from gateway.history.stores import Stores, open_stores, store_path
+from gateway.history.stores import Stores, existing_stores
 from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
@@ -118,17 +118,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     given = settings.load(os.environ, Path.cwd())
-    path = store_path(given.data_dir)
-    if given.database_url is None and not path.is_file():
-        raise SettingsError(f"{path} does not exist; start the gateway once, or set DATA_DIR to its folder")
+    action: Callable[[_Context], Awaitable[int]] = options.act
 
     async def act() -> int:
-        stores = await open_stores(given.data_dir, given.database_url)
-        try:
-            action: Callable[[_Context], Awaitable[int]] = options.act
+        async with existing_stores(given) as stores:
             return await action(_Context(options, given, stores))
-        finally:
-            await stores.close()
 
     return asyncio.run(act())
 

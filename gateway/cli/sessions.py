@@ -23,7 +23,7 @@ from gateway.finalization.webhooks import retry_failed
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, cli_actor
 from gateway.history.calls_table import STAGES
 from gateway.history.queries import CallFilter, CallHistory
-from gateway.history.stores import Stores, open_stores, store_path
+from gateway.history.stores import Stores, existing_stores
 from gateway.logs import last_four
 from gateway.session import EndReason
 from gateway.settings import Settings, admin_token
@@ -114,16 +114,9 @@ def query_history(loaded: Settings, query: Callable[[CallHistory], Awaitable[T]]
 
 
 def _with_stores(loaded: Settings, ask: Callable[[Stores], Awaitable[T]]) -> T:
-    path = store_path(loaded.data_dir)
-    if not path.is_file():
-        raise SettingsError(f"{path} does not exist; start the gateway once, or set DATA_DIR to its folder")
-
     async def asked() -> T:
-        stores = await open_stores(loaded.data_dir, loaded.database_url)
-        try:
+        async with existing_stores(loaded, needs_local=True) as stores:
             return await ask(stores)
-        finally:
-            await stores.close()
 
     return asyncio.run(asked())
 

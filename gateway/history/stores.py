@@ -10,8 +10,9 @@ committed; a start that was killed in between repeats the move without effect.
 """
 
 import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,14 @@ from urllib.parse import quote
 import orjson
 
 from gateway import extras
-from gateway.errors import StoreUnavailable
+from gateway.errors import SettingsError, StoreUnavailable
 from gateway.finalization import job_table, remote_copies, webhooks
 from gateway.history import api_tokens, archived_calls, audit_log, calls_table, erasure
 from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
 from gateway.memory import memory_log, personas, pin_codes, state
 from gateway.memory.stores.sqlite import SqliteStore
 from gateway.memory.stores.store import MemoryStore, StoreOptions
-from gateway.settings import Secret
+from gateway.settings import Secret, Settings
 
 _MEMORY: Final = (
     *(calls_table, archived_calls, memory_log, state, pin_codes, personas, erasure, remote_copies),
@@ -71,6 +72,19 @@ async def open_stores(data_dir: Path, database_url: Secret | None, **options: Un
 
     local = await open_local_store(data_dir)
     return Stores(PostgresStore(database_url.reveal(), schema=MEMORY_SCHEMA, **options), local)
+
+
+@contextlib.asynccontextmanager
+async def existing_stores(settings: Settings, *, needs_local: bool = False) -> AsyncIterator[Stores]:
+    """The stores of a gateway that has run here, for a command. Raises SettingsError; `needs_local`: for jobs too."""
+    path = store_path(settings.data_dir)
+    if (needs_local or settings.database_url is None) and not path.is_file():
+        raise SettingsError(f"{path} does not exist; start the gateway once, or set DATA_DIR to its folder")
+    stores = await open_stores(settings.data_dir, settings.database_url)
+    try:
+        yield stores
+    finally:
+        await stores.close()
 
 
 # Files of earlier versions
