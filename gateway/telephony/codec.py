@@ -135,7 +135,7 @@ class CarrierCodec(ABC):
                 return self.end(stopped=True)
             case "error", _:
                 details = payload if isinstance(payload := message.get("payload"), dict) else {}
-                return [CarrierErrorReported(str(details.get("code", "")), str(details.get("title", "")))]
+                return [CarrierErrorReported(plain_value(details.get("code")), plain_value(details.get("title")))]
             case ("start" | "media" | "mark" | "dtmf" | "stop") as event, state:
                 raise RemoteProtocolError(self.name, f"sent {event!r} while {state.name.lower()}")
             case _:
@@ -219,8 +219,13 @@ def audio_events(audio: bytes) -> list[CarrierEvent]:
 def text_parameters(given: object) -> dict[str, str]:
     """Custom parameters as text, from an object or from a list of name/value pairs."""
     if isinstance(given, dict):
-        return {str(name): str(value) for name, value in given.items()}
+        return {name: plain_value(value) for name, value in given.items()}
     if isinstance(given, list):
         pairs = [pair for pair in given if isinstance(pair, dict) and "name" in pair]
-        return {str(pair["name"]): str(pair.get("value", "")) for pair in pairs}
+        return {plain_value(pair["name"]): plain_value(pair.get("value")) for pair in pairs}
     return {}
+
+
+def plain_value(value: object) -> str:
+    """A text or number of a message as text; else empty. `str` of a deeply nested list raises RecursionError."""
+    return str(value) if isinstance(value, str | int | float) else ""

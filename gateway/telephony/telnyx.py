@@ -10,7 +10,15 @@ import orjson
 
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE, alaw_to_mulaw
 from gateway.errors import RemoteProtocolError
-from gateway.telephony.codec import CarrierCodec, CarrierEvent, Message, StreamStarted, audio_events, text_parameters
+from gateway.telephony.codec import (
+    CarrierCodec,
+    CarrierEvent,
+    Message,
+    StreamStarted,
+    audio_events,
+    plain_value,
+    text_parameters,
+)
 from gateway.telephony.phone_numbers import Attestation
 
 REORDER_FRAMES: Final = 3
@@ -68,7 +76,7 @@ class TelnyxCodec(CarrierCodec):
         return b'{"event":"clear"}'
 
     def _started(self, message: Message, start: Message) -> StreamStarted:
-        encoding = self._part({"event": "start", **start}, "media_format").get("encoding")
+        encoding = plain_value(self._part({"event": "start", **start}, "media_format").get("encoding"))
         self._alaw = encoding == "PCMA"
         return StreamStarted(
             call_id=self._text(start, "call_control_id"),

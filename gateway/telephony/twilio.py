@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import orjson
 
-from gateway.telephony.codec import CarrierCodec, Message, StreamStarted, text_parameters
+from gateway.telephony.codec import CarrierCodec, Message, StreamStarted, plain_value, text_parameters
 from gateway.telephony.phone_numbers import Attestation
 
 SOFTPHONE_ACCOUNT: Final = "softphone"
@@ -46,7 +46,7 @@ class TwilioCodec(CarrierCodec):
 
     def _started(self, message: Message, start: Message) -> StreamStarted:
         stream_id = self._text(message, "streamSid")
-        encoding = self._part({"event": "start", **start}, "mediaFormat").get("encoding")
+        encoding = plain_value(self._part({"event": "start", **start}, "mediaFormat").get("encoding"))
         parameters = text_parameters(start.get("customParameters"))
         started = StreamStarted(
             call_id=self._text(start, "callSid"),

@@ -13,6 +13,7 @@ from gateway.errors import LocalProtocolError, RemoteProtocolError
 from gateway.telephony.codec import (
     AudioReceived,
     CarrierCodec,
+    CarrierErrorReported,
     DigitPressed,
     MarkReached,
     StreamStarted,
@@ -138,6 +139,21 @@ def test_start_with_odd_fields_is_blamed(carrier: Dialect, odd: object) -> None:
     start["start"] = odd
     with pytest.raises(RemoteProtocolError):
         carrier.codec().receive(json.dumps(start))
+
+
+@CARRIERS
+def test_deeply_nested_value_is_no_text(carrier: Dialect) -> None:
+    """`str` of it would raise RecursionError."""
+    nested = "[" * 1000 + "]" * 1000
+    frame = json.dumps(carrier.start)
+    for value in ("audio/x-mulaw", "PCMU", "maya"):
+        frame = frame.replace(f'"{value}"', nested)
+    [started] = carrier.codec().receive(frame)
+    assert isinstance(started, StreamStarted)
+    assert started.parameters == {"agent": ""}
+    assert started.problem.startswith("streams ''")
+    error = f'{{"event": "error", "payload": {{"code": {nested}, "title": {nested}}}}}'
+    assert carrier.codec().receive(error) == [CarrierErrorReported("", "")]
 
 
 # The short way that sound takes
