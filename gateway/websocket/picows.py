@@ -59,7 +59,7 @@ class PicowsSocket(WSListener):
         self._stranger_bytes = self._stranger_frames = 0
         # Attributes, so that the state costs nothing per frame.
         self._on_text: Callable[[bytes], None] = self._stranger_text
-        self._on_binary = owner.on_binary
+        self._on_binary: Callable[[bytes], None] = self._stranger_binary
         if is_trusted:
             self.trust()
 
@@ -78,7 +78,7 @@ class PicowsSocket(WSListener):
             self._close_code = code
             if not self._transport.is_close_frame_sent:
                 self._transport.send_close(WSCloseCode(code))
-            self._stop_receiving()
+            self.stop_receiving()
             if self.is_trusted:
                 self._transport.disconnect()
 
@@ -86,6 +86,7 @@ class PicowsSocket(WSListener):
         self.is_trusted = True
         if not self._is_closed:
             self._on_text = self._owner.on_text
+            self._on_binary = self._owner.on_binary
 
     @property
     def buffered_bytes(self) -> int:
@@ -140,15 +141,12 @@ class PicowsSocket(WSListener):
                 self.close(POLICY_VIOLATION)
         return not self._is_closed
 
-    def parsed(self) -> None:
-        """If picows has found a protocol error, it has sent the close frame. Stop reading before it disconnects."""
-        if self._transport is not None and self._transport.is_close_frame_sent and not self._is_closed:
-            self._stop_receiving()
-
-    def _stop_receiving(self) -> None:
+    def stop_receiving(self) -> None:
+        """After the close frame, which picows sends itself for a protocol error, read and deliver nothing more."""
+        if self._transport is None or self._is_closed:
+            return
         self._is_closed = True
         self._on_text = self._on_binary = _ignore
-        assert self._transport is not None
         underlying = self._transport.underlying_transport
         if not underlying.is_closing():
             underlying.pause_reading()
@@ -159,6 +157,11 @@ class PicowsSocket(WSListener):
         self._count_stranger_frame()
         if not self._is_closed:
             self._owner.on_text(data)
+
+    def _stranger_binary(self, data: bytes) -> None:
+        self._count_stranger_frame()
+        if not self._is_closed:
+            self._owner.on_binary(data)
 
     def _count_stranger_frame(self) -> None:
         self._stranger_frames += 1
@@ -228,11 +231,10 @@ class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped
 
     def buffer_updated(self, nbytes: int) -> None:
         socket = self.socket
-        if socket.is_trusted:  # for each frame of audio: one comparison
+        if socket.is_trusted or socket.accepts(nbytes):
             _parse(self, nbytes)
-        elif socket.accepts(nbytes):
-            _parse(self, nbytes)
-            socket.parsed()
+            if self.transport.is_close_frame_sent:
+                socket.stop_receiving()
 
 
 _parse: Final = WSProtocol.buffer_updated

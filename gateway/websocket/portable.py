@@ -66,11 +66,13 @@ class PortableSocket(asyncio.Protocol):
             self._flush()
 
     def close(self, code: int = NORMAL) -> None:
-        if self._protocol.state is OPEN:
-            self._close_code = code
+        if self._owner is None or self._close_code is not None:
+            return
+        self._close_code = code
+        if self._protocol.state is OPEN:  # else the peer's close frame, or an error, follows in what was just read
             self._protocol.send_close(code)
             self._flush()
-            self._abort_after(_CLOSE_SECONDS)
+        self._abort_after(_CLOSE_SECONDS)
 
     def trust(self) -> None:
         """A client socket trusts its peer from the start."""
@@ -266,9 +268,8 @@ class _ServerSocket(PortableSocket):
         self._server.answers_pings = True
 
     def close(self, code: int = NORMAL) -> None:
-        if self._protocol.state is OPEN:
-            super().close(code)
-            self._drop_stranger()
+        super().close(code)
+        self._drop_stranger()
 
     def data_received(self, data: bytes) -> None:
         self._stranger_bytes += len(data)

@@ -310,6 +310,8 @@ class Quiet(Echo):
     def on_text(self, data):
         self.received.append(data)
 
+    on_binary = on_text
+
 
 CLOSED_1008 = b"\x88\x02\x03\xf0"
 
@@ -322,9 +324,11 @@ CLOSED_1008 = b"\x88\x02\x03\xf0"
         frame(0, b"a", fin=True),
         frame(9) * 20_000,
         frame(1, b"{}") * 20_000,
+        frame(2) * 20_000,
         frame(1, bytes(4000)) * 100,
+        frame(1) * (STRANGER_FRAMES + 1) + frame(11),
     ],
-    ids=["fragments", "continuation", "pings", "small frames", "bytes"],
+    ids=["fragments", "continuation", "pings", "small frames", "binary frames", "bytes", "before an error"],
 )
 async def test_flood_of_a_stranger_ends_its_socket(library, flood):
     owner = Quiet()
@@ -355,7 +359,8 @@ async def test_trusted_peer_gets_a_pong(library):
 
 @LIBRARIES
 @pytest.mark.parametrize("owner_kind", [Quiet, Trusting], ids=["stranger", "trusted"])
-async def test_frames_after_close_are_ignored(library, owner_kind):
+@pytest.mark.parametrize("end", [b"", frame(8), frame(11)], ids=["no end", "close frame", "error"])
+async def test_frames_after_close_are_ignored(library, owner_kind, end):
     class Closing(owner_kind):
         heard = 0
 
@@ -365,10 +370,28 @@ async def test_frames_after_close_are_ignored(library, owner_kind):
 
     owner = Closing()
     async with stranger(library, owner) as (reader, writer):
-        writer.write(frame(1, b"one") + frame(1, b"two") * 50)
+        writer.write(frame(1, b"one") + frame(1, b"two") * 50 + end)
         await read_end(reader)
         await owner.ended.wait()
     assert (owner.heard, owner.closed) == (1, [1008])
+
+
+@LIBRARIES
+async def test_rest_of_a_frame_above_the_limit_is_ignored(library):
+    class Recording(Quiet):
+        def on_open(self, socket):
+            super().on_open(socket)
+            socket.trust()
+
+    owner = Recording()
+    async with stranger(library, owner) as (reader, writer):
+        writer.write(frame(1, bytes(MAX_BYTES + 1))[:100])
+        assert (await reader.readexactly(4))[::3] == b"\x88\xf1"  # 1009
+        with contextlib.suppress(ConnectionError):
+            writer.write(bytes(MAX_BYTES) + frame(1, b"more"))
+            await read_end(reader)
+        await owner.ended.wait()
+    assert owner.received == []
 
 
 @LIBRARIES
