@@ -260,11 +260,12 @@ def _normalised(text: str) -> str:
 def _redact_once(text: str) -> str:
     lowered = text.lower()
     has_digit = _DIGIT.search(text) is not None
+    if has_digit:  # first, because a password may take only a part of it
+        text = _cut(text, list(_ibans(text)))
     for rule in _RULES:
         if any(sign in lowered for sign in rule.signs) if rule.signs else has_digit:
-            text = _cut(text, [(*match.span("secret"), rule.marker) for match in rule.pattern.finditer(text)])
-    if has_digit:
-        text = _cut(text, [finding for match in _IBAN.finditer(text) if (finding := _iban(match))])
+            secrets = [(*match.span("secret"), rule.marker) for match in rule.pattern.finditer(text)]
+            text = _cut(text, list(_with_whole_numbers(text, secrets)))
     if not has_digit and not _may_name_number(text):
         return text
     return _cut(text, [finding for run in _SECRET_RUN.finditer(text) if (finding := _judge(text, run))])
@@ -273,6 +274,31 @@ def _redact_once(text: str) -> str:
 def _may_name_number(text: str) -> bool:
     """Whether a word of the text can begin a number: a lookup, much faster than the search for `_SECRET_RUN`."""
     return not _NUMBER_STARTS.isdisjoint(re.findall(r"\w+", text.translate(_UNDOTTED).lower()))
+
+
+def _with_whole_numbers(text: str, findings: Sequence[_Finding]) -> Iterator[_Finding]:
+    """The findings, each extended to the end of a number that it begins: the rest of a card number is no card number."""
+    runs = _SECRET_RUN.finditer(text) if findings else iter(())
+    run, last_end = next(runs, None), 0
+    for start, end, marker in findings:
+        while run is not None and run.end() <= end:
+            run = next(runs, None)
+        if run is not None and run.start() < end:
+            end = run.end()
+        if start >= last_end:
+            yield start, end, marker
+            last_end = end
+
+
+def _ibans(text: str) -> Iterator[_Finding]:
+    """Every IBAN, also one within words that look like the start of another: "my 20 euro to DE89…"."""
+    at = 0
+    while match := _IBAN.search(text, at):
+        finding = _iban(match)
+        at = match.start() + 1
+        if finding is not None:
+            yield finding
+            at = finding[1]
 
 
 def _iban(match: re.Match[str]) -> _Finding | None:
@@ -324,8 +350,8 @@ def _judge(text: str, run: re.Match[str]) -> _Finding | None:
         return None
     if (country := _COUNTRY.search(text, max(0, run.start() - 6), run.start())) and _is_iban(country[0] + digits):
         return country.start(), run.end(), ACCOUNT
-    if len(digits) >= 13:
-        return _card(text, run, pieces)
+    if len(digits) >= 13 and (card := _card(text, run, pieces)):
+        return card
     before = text[max(0, run.start() - _CUE_REACH) : run.start()]
     if _is_social_security(digits, pieces, before):
         return (*run.span(), SOCIAL_SECURITY)

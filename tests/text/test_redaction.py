@@ -1,4 +1,5 @@
 import random
+import time
 
 import pytest
 from hypothesis import given
@@ -268,3 +269,29 @@ def test_words_that_begin_no_number_are_not_searched(pieces, tail):
     text = redaction._normalised(f"{' '.join(pieces)} {tail}")
     if redaction._SECRET_RUN.search(text):
         assert redaction._DIGIT.search(text) or redaction._may_name_number(text)
+
+
+# Found by scripts/fuzz
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("My PIN is 4711. 0151 234 567 890", "My PIN is [pin removed]"),
+        ("I owe my 20 euro to DE89 3704 0044 0532 0130 00", "I owe my 20 euro to [account number removed]"),
+        ("password is tiger b c d e f g h 4111 1111 1111 1111", "password is [password removed]"),
+        (
+            "password is tiger b c d e f g h DE89 3704 0044 0532 0130 00",
+            "password is [password removed] [account number removed]",
+        ),
+    ],
+    ids=["PIN before a telephone number", "IBAN after words like one", "card in a password", "IBAN in a password"],
+)
+def test_secret_beside_another_number_is_removed(said, kept):
+    assert redact(said) == kept
+
+
+def test_long_run_of_dots_is_read_in_linear_time():
+    began = time.thread_time()
+    redact("1" + "." * 50_000)
+    assert time.thread_time() - began < 10  # before: half a minute
