@@ -277,7 +277,7 @@ def _may_name_number(text: str) -> bool:
 
 
 def _with_whole_numbers(text: str, findings: Sequence[_Finding]) -> Iterator[_Finding]:
-    """The findings, each extended to the end of a number that it begins: the rest of a card number is no card number."""
+    """The findings, each extended to the end of a number that it begins. The rest of a card number is no card."""
     runs = _SECRET_RUN.finditer(text) if findings else iter(())
     run, last_end = next(runs, None), 0
     for start, end, marker in findings:

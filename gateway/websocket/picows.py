@@ -227,7 +227,7 @@ class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped
             taken = min(len(room), len(data))
             room[:taken] = data[:taken]
             data = data[taken:]
-            WSProtocol.buffer_updated(self, taken)
+            self.buffer_updated(taken)
 
     def buffer_updated(self, nbytes: int) -> None:
         socket = self.socket

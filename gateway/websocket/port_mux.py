@@ -239,9 +239,9 @@ class PortMux(HttpToolsProtocol):
             self._begin_head()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade as upgrade:
             if self._should_upgrade():
-                self.handle_websocket_upgrade()
+                self.handle_websocket_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(self._refusal)
         else:
@@ -339,7 +339,8 @@ class PortMux(HttpToolsProtocol):
         """The parser has seen `Connection: Upgrade`, alone or in a list."""
         return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
 
-    def handle_websocket_upgrade(self) -> None:
+    def handle_websocket_upgrade(self, rest: bytes = b"") -> None:
+        """`rest` is what was read after the request: frames of a peer that did not wait for the response."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         if self._has_open_response or self.scope["method"] != "GET" or not _is_valid_handshake(headers):
             self._refuse(400)
@@ -360,6 +361,7 @@ class PortMux(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         protocol.data_received("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        protocol.data_received(rest)
 
     def _network_of_client(self, headers: Mapping[str, str]) -> str:
         """As uvicorn's proxy middleware finds the client, which media sockets do not pass through."""

@@ -117,17 +117,31 @@ async def test_request_line_may_come_in_pieces(url):
     writer.close()
 
 
+UPGRADE = (
+    b"GET /media HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n%b"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
 async def test_upgrade_may_come_in_pieces(url, application):
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    upgrade = (
-        b"GET /media HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    )
+    upgrade = UPGRADE % b"Connection: Upgrade\r\n"
     for at in range(0, len(upgrade), 40):
         writer.write(upgrade[at : at + 40])
         await asyncio.sleep(0.005)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+    writer.close()
+    await application.owner.ended.wait()
+
+
+async def test_frame_behind_the_upgrade_arrives(url, application):
+    """Read at once, from a peer that did not wait for the response."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(UPGRADE % b"Connection: Upgrade\r\n" + b"\x81\x85\0\0\0\0hello")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+    assert await asyncio.wait_for(reader.readexactly(7), 5) == b"\x81\x05hello"
     writer.close()
     await application.owner.ended.wait()
 
@@ -145,11 +159,6 @@ async def test_shutdown_ends_event_streams(application):
 
 
 # Upgrades behind proxies
-
-UPGRADE = (
-    b"GET /media HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n%b"
-    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
 
 
 @contextlib.asynccontextmanager
