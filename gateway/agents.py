@@ -238,6 +238,10 @@ class Agent:
     )
     engine_thinks: bool = True
     """Whether `think` may answer: always without a brain, and beside one if both are configured."""
+    engine: Literal["", "elevenlabs"] = ""
+    """elevenlabs: its Twilio calls are handed to `elevenlabs_agent`; empty: VOICE_ENGINE."""
+    elevenlabs_agent: str = ""
+    """Its id at ElevenLabs, where it is hosted or has a twin."""
     brain: Annotated[tuple[str | Mapping[str, Any], ...], BeforeValidator(_brain)] = ()
     """Its own language models, called by the gateway: the first, and its fallbacks. Empty: the engine's."""
     redact_brain: bool = True
@@ -284,6 +288,9 @@ class AgentDirectory:
                 other = self._by_number.setdefault(number, agent)
                 if other is not agent:
                     raise SettingsError(f"gateway.toml: {number} belongs to {other.name} and to {agent.name}")
+        hosted = [agent.elevenlabs_agent for agent in agents if agent.elevenlabs_agent]
+        if len(hosted) != len(set(hosted)):
+            raise SettingsError("gateway.toml: two agents have the same elevenlabs_agent")
         self._default = next((agent for agent in agents if not agent.numbers), agents[0])
 
     def __iter__(self) -> Iterator[Agent]:
@@ -340,11 +347,14 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
         given |= _read_memory(_json_memory(path), f"{path.name}: memory")
     given |= _read_memory(given.pop("memory", {}), f"{where}: memory")
     try:
-        return _ADAPTER.validate_python(given, context={"folder": folder, "where": where})
+        agent = _ADAPTER.validate_python(given, context={"folder": folder, "where": where})
     except ValidationError as error:
         key, problem = first_problem(error)
         shown = {"speak": "voice", "retention_days": "memory.retention_days"}.get(key, key)
         raise SettingsError(f"{where}: {shown}{problem}") from None
+    if agent.engine == "elevenlabs" and not agent.elevenlabs_agent:
+        raise SettingsError(f"{where}: engine elevenlabs needs elevenlabs_agent, the agent's id there")
+    return agent
 
 
 def _json_memory(path: Path) -> Any:

@@ -23,6 +23,7 @@ from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, MemoryServices, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts
 from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
+from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
 from gateway.calls.manager import Admission, CallManager
 from gateway.calls.monitoring import LevelMeters
 from gateway.calls.outbound import OutboundCallStore
@@ -70,6 +71,7 @@ from gateway.memory.stores.ranking import RankingOptions
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
 from gateway.settings import Secret, Settings, admin_token, make_folders
+from gateway.telephony.elevenlabs import ElevenLabsApi
 from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.rest import CallControl, DialLimits, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
@@ -88,6 +90,7 @@ from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.dashboard.token_pages import TokenPages
+from gateway.web.elevenlabs import ElevenLabsEndpoint
 from gateway.web.login import LoginGuard, SealedParam
 from gateway.web.login_sessions import LoginSessions
 from gateway.web.mcp import McpEndpoint
@@ -127,6 +130,7 @@ class Timeouts:
     cluster: ClusterTimeouts = ClusterTimeouts()
     finalization: FinalizationTimeouts = FinalizationTimeouts()
     webhooks: WebhookTimeouts = WebhookTimeouts()
+    hosted_calls: HostedTimeouts = HostedTimeouts()
 
 
 def create_app(
@@ -374,6 +378,7 @@ class Services:
     controls: Mapping[str, CallControl]
     """The REST client of each carrier that is set up."""
     engine: VoiceEngine
+    memory: MemoryServices | NoMemoryServices
 
     @property
     def is_ready(self) -> bool:
@@ -396,7 +401,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     await stack.enter_async_context(running(config.engine.run()))
     controls = _call_controls(settings, resources.http, config.dial_limits)
     manager = CallManager(config.agents, config.admission, controls, calls, finalizer, sharing.cluster, timeouts.calls)
-    services = Services(manager, finalizer, eraser, calls.agent_llms, controls, config.engine)
+    services = Services(manager, finalizer, eraser, calls.agent_llms, controls, config.engine, calls.memory)
     await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
     for job in _background_jobs(config, resources, services):
@@ -554,6 +559,7 @@ async def routes(
     tokens = TokenTable(read.memory)
     auth = Authenticator(token, own_key, tokens)
     outbound_calls = OutboundCallStore(resources.sharing.store, token, per_hour=settings.outbound_per_hour)
+    elevenlabs = _elevenlabs(config, resources, services)
     outbound = OutboundEndpoint(
         manager, public, auth, outbound_calls, config.agents, services.controls, config.dial_limits
     )
@@ -573,8 +579,9 @@ async def routes(
         return await asyncio.to_thread(metrics.render)
 
     served: list[BaseRoute] = [
-        *TwilioEndpoint(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
+        *TwilioEndpoint(manager, public, settings.twilio_auth_token, outbound_calls, elevenlabs).routes(),
         *telnyx.routes(),
+        *elevenlabs.routes(),
         *outbound.routes(),
         *softphone.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens, auth.throttle),
@@ -586,6 +593,21 @@ async def routes(
         *_dashboard_routes(config, resources, services, live, softphone, read, tokens),
     ]
     return RequestAudit(AuditLog(read.memory, token), SealedParam(token).unseal).wrap(served)
+
+
+def _elevenlabs(config: Config, resources: Resources, services: Services) -> ElevenLabsEndpoint:
+    settings, key = config.settings, config.settings.elevenlabs_api_key
+    calls = HostedCalls(
+        config.agents,
+        config.admission.allowed,
+        services.memory,
+        services.finalizer,
+        resources.sharing.store,
+        config.admin_token,
+        config.timeouts.hosted_calls,
+    )
+    api = ElevenLabsApi(resources.http, settings.elevenlabs_api_url, key) if key is not None else None
+    return ElevenLabsEndpoint(calls, api, settings.elevenlabs_webhook_secret, settings.elevenlabs_initiation_secret)
 
 
 def _dashboard_routes(

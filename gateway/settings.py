@@ -156,6 +156,13 @@ class Settings(BaseModel):
         "wss://agent.deepgram.com/v1/agent/converse", description="Deepgram's Voice Agent socket"
     )
 
+    elevenlabs_api_key: Key = Field(None, description="unset: the ElevenLabs paths answer 503")
+    elevenlabs_api_url: HttpUrl = Field("https://api.elevenlabs.io", description="ElevenLabs' REST API")
+    elevenlabs_webhook_secret: Key = Field(None, description="checks the signature of /elevenlabs/post-call")
+    elevenlabs_initiation_secret: Key = Field(
+        None, description="what the header X-Gateway-Secret of /elevenlabs/initiation must hold"
+    )
+
     remem_api_url: HttpUrl = Field("", description="a store that gets call documents too; unset: the embedded one only")
     remem_api_key: Key = Field(None, description="key for that store; without a URL: a key for the embedded store")
     summary_provider: Annotated[Literal["", "anthropic", "xai", "extractive"], _lower] = Field(

@@ -210,6 +210,20 @@ class AgentContext:
         return datetime.now().astimezone(self._agent.timezone)
 
 
+async def memory_text(agent: Agent, access: MemoryAccess, seconds: float) -> tuple[str, str]:
+    """Memory as text for a prompt that another platform has, and the caller's name: what is loaded within `seconds`."""
+    memory = access.memory
+    if memory is None:
+        return NO_NOTES, ""
+    calls = await memory.by(seconds)
+    everything = access.allows(TrustLevel.EVERYTHING)
+    calls = sorted(calls, key=lambda call: call.started_at, reverse=True) if access.allows(TrustLevel.SUMMARIES) else []
+    name = memory.person if access.allows(TrustLevel.NAME) else ""
+    now = datetime.now().astimezone(agent.timezone)
+    block = _block(memory.topics if everything else [], memory.facts if everything else [], calls, now)
+    return "\n".join(filter(None, ["" if everything else render_name(name), block])) or NO_NOTES, plain_name(name)
+
+
 def _new(items: Sequence[_Item], given: Sequence[_Item]) -> list[_Item]:
     ids = {item.id for item in given}
     return [item for item in items if item.id not in ids]

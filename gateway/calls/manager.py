@@ -375,6 +375,17 @@ class CallManager:
         if not await self._cluster.forward(NodeCommandKind.ENDED, key):
             self._cluster.forget_call(key)  # leaves a tombstone, should the call still arrive at some node
 
+    def hand_over(self, key: CallKey, platform: str) -> None:
+        """Another platform carries the call's audio from here on, and reports it when it is over."""
+        if (call := self._table.get(key)) is not None:
+            call.cancel_loading()
+            self._calls.call_events(call).publish("hangup", reason=f"handed over to {platform}", seconds=0, turns=0)
+            if call.session is not None:
+                self._calls.log.release(call.session.id)
+            self._table.end(call, self._now())
+            self._cluster.call_ended(key)
+            self._cluster.forget_call(key)
+
     def stream_failed(self, key: CallKey, token: str = "") -> None:
         """
         The carrier could not stream, or stopped; the caller may still be there.

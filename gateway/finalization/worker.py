@@ -124,6 +124,14 @@ class FinalizationWorker:
         """Whether several nodes may finalize the same call, each with its own record of it."""
         return self._queue.is_shared
 
+    async def has(self, session_id: str) -> bool:
+        """Whether a call was submitted before, here or on another node. Raises StoreUnavailable."""
+        if session_id in self._running or await self._jobs.of(session_id) is not None:
+            return True
+        if self._queue.is_shared and await self._queue.load(session_id) is not None:
+            return True
+        return await self._steps.memory.calls.find(session_id) is not None
+
     def submit(
         self,
         session: VoiceSession,

@@ -17,7 +17,9 @@ from gateway.errors import SignatureRejected
 from gateway.logs import BurstLogger
 from gateway.settings import Secret
 from gateway.telephony import twilio
+from gateway.telephony.elevenlabs import PLATFORM
 from gateway.telephony.signatures import check_twilio
+from gateway.web.elevenlabs import ElevenLabsEndpoint
 from gateway.web.outbound import find_outbound_call, outbound_call_ended
 from gateway.web.request import PublicUrl, read_body
 
@@ -36,6 +38,7 @@ class TwilioEndpoint:
     public: PublicUrl
     auth_token: Secret | None
     outbound_calls: OutboundCallStore
+    elevenlabs: ElevenLabsEndpoint
     stranger_log: BurstLogger = field(default_factory=lambda: BurstLogger(_log))
 
     def routes(self) -> list[Route]:
@@ -52,13 +55,16 @@ class TwilioEndpoint:
         call_id, account_id = form.get("CallSid", ""), form.get("AccountSid", "")
         if not call_id:
             return Response("CallSid is missing", 400)
+        if document := await self.elevenlabs.answered(call_id):
+            return _xml(document)
+        attestation = twilio.attestation(form)
         pending = await self.manager.accept(
             ("twilio", call_id),
             caller=form.get("From", ""),
             called=form.get("To", ""),
             media_url=self.public.socket_url(request, MEDIA_PATH),
             account_id=account_id,
-            attestation=twilio.attestation(form),
+            attestation=attestation,
             sip_headers=twilio.sip_headers(form),
             trunk=form.get("SipDomain", ""),
             attributes=dict(request.query_params),  # covered by the signature, like the form
@@ -67,6 +73,9 @@ class TwilioEndpoint:
             if pending.is_limit:
                 return _xml(twilio.say_and_hang_up(BUSY_TEXT))
             return _xml(twilio.reject(busy=pending is Refusal.CLOSING))
+        if pending.agent.engine == PLATFORM and (document := await self.elevenlabs.register(pending, attestation)):
+            self.manager.hand_over(pending.key, PLATFORM)
+            return _xml(document)
         return self._connect(request, pending)
 
     async def outbound(self, request: Request) -> Response:

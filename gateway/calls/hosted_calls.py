@@ -1,0 +1,222 @@
+"""
+Calls whose audio another platform carries: they get the caller's memory, and are finalized like any other call.
+
+What was decided about a caller before the call (whose memory it is, how far the number is certain) is kept until the
+call is reported, so that a repeated question gets the same answer, and the report can't claim more.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from gateway.agents import Agent, AgentDirectory
+from gateway.calls.agent_context import memory_text
+from gateway.calls.call_factory import MemoryServices, NoMemoryServices
+from gateway.cluster.store import ExpiringStore
+from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.finalization.worker import FinalizationWorker
+from gateway.logs import last_four
+from gateway.memory.access import MemoryAccess
+from gateway.memory.identity import identifier
+from gateway.sealing import Sealer
+from gateway.session import TrustLevel, VoiceSession
+from gateway.settings import Secret
+from gateway.telephony.elevenlabs import HostedConversation
+from gateway.telephony.phone_numbers import AllowList, Attestation, caller_id
+
+KEPT_SECONDS: Final = 6 * 3600.0
+"""How long a prepared call waits for its report. Longer than a call lasts."""
+MOST_PREPARED: Final = 1000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """What was decided about a call before it began. `caller` is the key of its memory; empty: none."""
+
+    agent: str
+    caller: str
+    number: str
+    level: int
+    memory: str = ""
+    name: str = ""
+    token: str = ""
+    """Opens this caller's memory for the duration of the call."""
+    document: str = ""
+    """What the carrier was answered."""
+
+
+@dataclass(frozen=True)
+class HostedTimeouts:
+    """All in seconds."""
+
+    memory: float = 0.1
+    """How long an answer waits for memory."""
+    store: float = 0.03
+    """How long it waits for what another node may have answered."""
+    stored: float = 20.0
+    """How long a report may take to be stored."""
+
+
+class HostedCalls:
+    """Prepares calls of agents that another platform hosts, and finalizes them when it reports them."""
+
+    def __init__(
+        self,
+        agents: AgentDirectory,
+        allowed: AllowList,
+        memory: MemoryServices | NoMemoryServices,
+        finalizer: FinalizationWorker,
+        store: ExpiringStore,
+        admin_token: Secret,
+        timeouts: HostedTimeouts,
+    ) -> None:
+        self._agents = agents
+        self._allowed = allowed
+        self._memory = memory
+        self._finalizer = finalizer
+        self._store = store
+        self._sealer = Sealer(admin_token, "hosted calls")
+        self._timeouts = timeouts
+        self._prepared: dict[str, asyncio.Task[PreparedCall]] = {}
+        self._saving: set[asyncio.Task[None]] = set()
+        self._finishing: dict[str, asyncio.Task[bool]] = {}
+
+    def agent(self, hosted_id: str) -> Agent | None:
+        """The agent that the platform knows by this id."""
+        return next((agent for agent in self._agents if hosted_id and agent.elevenlabs_agent == hosted_id), None)
+
+    # Before the call
+
+    async def prepare(
+        self, agent: Agent, key: str, number: str, attestation: Attestation = Attestation.NONE
+    ) -> PreparedCall:
+        """
+        The memory for a call, as far as the number is certain. Asked again with the same `key`, the answer is the same.
+
+        Never waits long: a store that is slow costs the caller's memory, not the call.
+        """
+        if not key:
+            return await self._prepare(agent, number, attestation)
+        if key not in self._prepared:
+            while len(self._prepared) >= MOST_PREPARED:
+                del self._prepared[next(iter(self._prepared))]
+            work = self._found_or_prepared(agent, key, number, attestation)
+            self._prepared[key] = asyncio.get_running_loop().create_task(work, name="prepare hosted call")
+        return await asyncio.shield(self._prepared[key])
+
+    async def _found_or_prepared(self, agent: Agent, key: str, number: str, attestation: Attestation) -> PreparedCall:
+        found, made = await asyncio.gather(self.prepared(key), self._prepare(agent, number, attestation))
+        if found is not None:
+            return replace(made, token=found.token, document=found.document)
+        self._save(key, made)
+        return made
+
+    async def _prepare(self, agent: Agent, number: str, attestation: Attestation) -> PreparedCall:
+        number = caller_id(number)
+        level = agent.trust.level(attestation, withheld=not number, allow_listed=self._allowed.lists(number))
+        access = MemoryAccess(level, caller=identifier(agent.repeat_caller, number))
+        access.open(self._memory.source(agent, access))
+        memory, name = await memory_text(agent, access, self._timeouts.memory)
+        access.close()
+        made = PreparedCall(agent.name, access.caller, number, access.level, memory, name)
+        return replace(made, token=secrets.token_urlsafe(24)) if access.caller else made
+
+    async def prepared(self, key: str) -> PreparedCall | None:
+        """What was decided about a call, here or on another node, without its memory."""
+        try:
+            async with asyncio.timeout(self._timeouts.store):
+                stored = await self._store.get(f"hosted:{key}")
+        except (SharedStoreUnavailable, TimeoutError):
+            return None
+        decided = self._sealer.open_json(stored, key) if stored else None
+        return PreparedCall(**decided) if decided else None
+
+    def keep_answer(self, key: str, call: PreparedCall, document: str, conversation_id: str) -> None:
+        """The carrier was answered with this document. The platform will report the call under its own id."""
+        answered = replace(call, document=document)
+        self._save(key, answered)
+        if conversation_id:
+            self._save(conversation_id, answered)
+
+    def _save(self, key: str, call: PreparedCall) -> None:
+        # Memory is not copied. The rest is sealed, since it names the caller.
+        sealed = self._sealer.seal_json(asdict(replace(call, memory="", name="")), key)
+
+        async def save() -> None:
+            with contextlib.suppress(SharedStoreUnavailable):
+                await self._store.put(f"hosted:{key}", sealed, KEPT_SECONDS)
+
+        task = asyncio.get_running_loop().create_task(save(), name="save hosted call")
+        self._saving.add(task)
+        task.add_done_callback(self._saving.discard)
+
+    # After the call
+
+    async def finish(self, platform: str, conversation: HostedConversation) -> bool:
+        """
+        Finalize a reported call, once. Returns when it is stored; False if it could not be, and must be sent again.
+        """
+        session_id = f"voice-session:{conversation.id}"
+        if session_id not in self._finishing:
+            work = self._finish(platform, conversation, session_id)
+            task = asyncio.get_running_loop().create_task(work, name="finish hosted call")
+            self._finishing[session_id] = task
+            task.add_done_callback(lambda _: self._finishing.pop(session_id, None))
+        return await asyncio.shield(self._finishing[session_id])
+
+    async def _finish(self, platform: str, conversation: HostedConversation, session_id: str) -> bool:
+        agent = self.agent(conversation.agent_id)
+        if agent is None or not self._memory.remembers or not conversation.is_call:
+            return True
+        session = await self._session(agent, platform, conversation, session_id)
+        try:
+            if not session.caller or await self._finalizer.has(session_id):
+                return True
+            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._finalizer.submit(session, on_started=_once(stored))
+            async with asyncio.timeout(self._timeouts.stored):
+                await stored
+        except (StoreUnavailable, SharedStoreUnavailable, TimeoutError) as error:
+            _log.warning("hosted call could not be stored", extra={"error": type(error).__name__})
+            return False
+        fields = {"caller": last_four(session.number or session.caller), "carrier": platform, "agent": agent.name}
+        _log.info("hosted call ended", extra=fields)
+        return True
+
+    async def _session(
+        self, agent: Agent, platform: str, conversation: HostedConversation, session_id: str
+    ) -> VoiceSession:
+        keys = filter(None, (conversation.id, conversation.call_id))
+        decided = [call for key in keys if (call := await self.prepared(key)) is not None]
+        number, headers = caller_id(conversation.number), conversation.sip_headers
+        identity = identifier(agent.repeat_caller, number, attributes=conversation.attributes, sip_headers=headers)
+        # Another identifier than the number is the platform's word, not the network's.
+        listed = conversation.is_dialled and identity == number and self._allowed.lists(number)
+        level = agent.trust.level(Attestation.NONE, withheld=not identity, allow_listed=listed)
+        level = next((TrustLevel(call.level) for call in decided if call.caller == identity), level)
+        known = await self._prepare(agent, number, Attestation.NONE)
+        return VoiceSession(
+            agent=agent.name,
+            caller=identity,
+            carrier=platform,
+            id=session_id,
+            started_at=conversation.started_at,
+            ended_at=conversation.started_at + timedelta(seconds=conversation.seconds),
+            end_reason=conversation.end_reason,
+            turns=list(conversation.turns),
+            number=number if number != identity else "",
+            engine=platform,
+            known_name=known.name if known.caller == identity else "",
+            trust=level,
+        )
+
+
+def _once(stored: "asyncio.Future[None]") -> Callable[[], Any]:
+    return lambda: None if stored.done() else stored.set_result(None)

@@ -1,0 +1,125 @@
+"""
+Agents that ElevenLabs hosts: memory before a call (`/elevenlabs/initiation`), the conversation after it
+(`/elevenlabs/post-call`), and Twilio calls that are handed to such an agent.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.calls.call_table import ManagedCall
+from gateway.calls.hosted_calls import HostedCalls, PreparedCall
+from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
+from gateway.logs import BurstLogger
+from gateway.sealing import is_same
+from gateway.settings import Secret
+from gateway.telephony import elevenlabs
+from gateway.telephony.elevenlabs import PLATFORM, ElevenLabsApi
+from gateway.telephony.phone_numbers import Attestation
+from gateway.web.request import read_body
+
+MAX_BODY_BYTES: Final = 4_000_000
+"""A transcript of hours is a fraction of this."""
+REGISTER_SECONDS: Final = 3.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ElevenLabsEndpoint:
+    """The `/elevenlabs/` paths; 503 for one whose secret is not set."""
+
+    calls: HostedCalls
+    api: ElevenLabsApi | None
+    webhook_secret: Secret | None
+    initiation_secret: Secret | None
+    stranger_log: BurstLogger = field(default_factory=lambda: BurstLogger(_log))
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/elevenlabs/initiation", self.initiation, methods=["POST"]),
+            Route("/elevenlabs/post-call", self.post_call, methods=["POST"]),
+        ]
+
+    async def initiation(self, request: Request) -> Response:
+        """A call rings at ElevenLabs: what is remembered of its caller. The request is not signed."""
+        if self.api is None or self.initiation_secret is None:
+            raise HTTPException(503, "set ELEVENLABS_API_KEY and ELEVENLABS_INITIATION_SECRET")
+        if not is_same(request.headers.get("x-gateway-secret", ""), self.initiation_secret.reveal()):
+            self._rejected("the header X-Gateway-Secret is missing or wrong")
+        try:
+            asked = elevenlabs.read_initiation(await read_body(request))
+        except RemoteProtocolError as error:
+            raise HTTPException(400, str(error)) from None
+        agent = self.calls.agent(asked.agent_id)
+        if agent is None:
+            _log.warning("hosted agent is not configured", extra={"carrier": PLATFORM})
+            call = PreparedCall("", "", "", 0)
+        else:
+            call = await self.calls.prepare(agent, asked.call_id, asked.caller)
+        return JSONResponse({"type": "conversation_initiation_client_data", **_client_data(call)})
+
+    async def post_call(self, request: Request) -> Response:
+        """A conversation is over. Stored before it is answered: ElevenLabs does not repeat it by default."""
+        if self.api is None or self.webhook_secret is None:
+            raise HTTPException(503, "set ELEVENLABS_API_KEY and ELEVENLABS_WEBHOOK_SECRET")
+        body = await read_body(request, MAX_BODY_BYTES)
+        try:
+            header = request.headers.get("elevenlabs-signature", "")
+            elevenlabs.check_signature(self.webhook_secret.reveal(), body, header, now=time.time())
+            kind, data = elevenlabs.read_post_call(body)
+            if kind != elevenlabs.TRANSCRIPTION:
+                return Response(status_code=200)
+            conversation = elevenlabs.read_conversation(data)
+        except SignatureRejected as error:
+            self._rejected(str(error))
+        except RemoteProtocolError as error:
+            self.stranger_log.warning("webhook rejected", {"carrier": PLATFORM, "reason": str(error)})
+            raise HTTPException(400, str(error)) from None
+        if self.calls.agent(conversation.agent_id) is None:
+            _log.warning("hosted agent is not configured", extra={"carrier": PLATFORM})
+        elif not await self.calls.finish(PLATFORM, conversation):
+            raise HTTPException(503, "the conversation could not be stored")
+        return Response(status_code=200)
+
+    # Numbers that are ours
+
+    async def answered(self, call_id: str) -> str:
+        """The TwiML that a repeated webhook of a registered call gets; empty if it was not registered."""
+        call = await self.calls.prepared(call_id) if self.api is not None else None
+        return call.document if call is not None else ""
+
+    async def register(self, call: ManagedCall, attestation: Attestation) -> str:
+        """TwiML that connects a call to its hosted agent; empty if our own engine has to answer it."""
+        if self.api is None or not call.agent.elevenlabs_agent:
+            return ""
+        call_id = call.key[1]
+        prepared = await self.calls.prepare(call.agent, call_id, call.number, attestation)
+        try:
+            document, conversation_id = await self.api.register_call(
+                call.agent.elevenlabs_agent,
+                caller=call.number or "anonymous",
+                called=call.called,
+                data=_client_data(prepared),
+                timeout=REGISTER_SECONDS,
+            )
+        except CarrierRefused as error:
+            _log.warning("hosted agent did not answer, our own engine does", extra={"reason": str(error)})
+            return ""
+        self.calls.keep_answer(call_id, prepared, document, conversation_id)
+        return document
+
+    def _rejected(self, reason: str) -> None:
+        self.stranger_log.warning("webhook rejected", {"carrier": PLATFORM, "reason": reason})
+        raise HTTPException(401, reason)
+
+
+def _client_data(call: PreparedCall) -> dict[str, object]:
+    user_id = f"caller:{call.number}" if call.number else ""
+    return elevenlabs.client_data(memory=call.memory, caller_name=call.name, user_id=user_id, call_token=call.token)

@@ -1,0 +1,179 @@
+"""What is decided before a hosted call. tests/web/test_elevenlabs.py has whole calls."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from gateway.agents import AgentDirectory
+from gateway.calls.call_factory import NoMemoryServices
+from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
+from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.session import EndReason, Speaker, TrustLevel, Turn
+from gateway.settings import Secret
+from gateway.telephony.elevenlabs import HostedConversation
+from gateway.telephony.phone_numbers import AllowList, Attestation
+from tests.fakes.finalizer import FakeFinalizer
+
+CALLER = "+12025550143"
+
+
+class Store:
+    """An ExpiringStore in memory. `fails` makes it unreachable, `hangs` silent."""
+
+    def __init__(self):
+        self.values = {}
+        self.fails = self.hangs = False
+
+    async def get(self, name):
+        await self._obey()
+        return self.values.get(name)
+
+    async def put(self, name, value, seconds):
+        await self._obey()
+        self.values[name] = value
+
+    async def _obey(self):
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.fails:
+            raise SharedStoreUnavailable("away")
+
+
+class Finalizer(FakeFinalizer):
+    def __init__(self):
+        super().__init__()
+        self.known, self.failure = set(), None
+
+    async def has(self, session_id):
+        if self.failure:
+            raise self.failure
+        return session_id in self.known
+
+
+class Remembers(NoMemoryServices):
+    remembers = True
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def finalizer():
+    return Finalizer()
+
+
+@pytest.fixture
+def calls(tmp_path, store, finalizer):
+    return hosted(tmp_path, store, finalizer)
+
+
+def hosted(folder, store, finalizer, memory=Remembers, allowed=(CALLER, "*")):
+    (folder / "p.md").write_text("{{memory}}")
+    tables = {"maya": {"prompt": "p.md", "elevenlabs_agent": "agent_1"}}
+    agents = AgentDirectory(tables, folder)
+    token, timeouts = Secret("admin-token-of-the-tests"), HostedTimeouts(store=0.05, stored=0.2)
+    return HostedCalls(agents, AllowList(frozenset(allowed)), memory(), finalizer, store, token, timeouts)
+
+
+def reported(**fields):
+    turn = Turn(Speaker.CALLER, "Hello.", datetime(2026, 2, 6, tzinfo=UTC))
+    given = {
+        "id": "conv_1",
+        "agent_id": "agent_1",
+        "number": CALLER,
+        "call_id": "CA1",
+        "started_at": turn.at,
+        "seconds": 5.0,
+        "end_reason": EndReason.CALLER_HUNG_UP,
+        "turns": [turn],
+        "is_dialled": True,
+        "is_call": True,
+    }
+    return HostedConversation(**given | fields)
+
+
+async def test_what_is_stored_is_sealed_and_without_memory(calls, store):
+    agent = calls.agent("agent_1")
+    call = await calls.prepare(agent, "CA1", CALLER, Attestation.FULL)
+    await asyncio.sleep(0)
+    assert call.token and call.caller == CALLER
+    [sealed] = store.values.values()
+    assert CALLER.encode() not in sealed and b"CA1" not in sealed
+    again = await calls.prepared("CA1")
+    assert (again.token, again.caller, again.memory) == (call.token, CALLER, "")
+
+
+async def test_another_node_gives_the_same_token(tmp_path, store, finalizer):
+    one, other = hosted(tmp_path, store, finalizer), hosted(tmp_path, store, finalizer)
+    first = await one.prepare(one.agent("agent_1"), "CA1", CALLER)
+    await asyncio.sleep(0)
+    assert (await other.prepare(other.agent("agent_1"), "CA1", CALLER)).token == first.token
+
+
+@pytest.mark.parametrize("trouble", ["fails", "hangs"])
+async def test_store_that_is_away_costs_nothing(calls, store, trouble):
+    setattr(store, trouble, True)
+    call = await calls.prepare(calls.agent("agent_1"), "CA1", CALLER)
+    assert call.caller == CALLER
+    assert await calls.prepared("CA1") is None
+
+
+@pytest.mark.parametrize(
+    ("attestation", "level"),
+    [(Attestation.FULL, TrustLevel.EVERYTHING), (Attestation.FAILED, TrustLevel.NONE)],
+)
+async def test_report_has_the_level_that_was_decided(calls, finalizer, attestation, level):
+    await calls.prepare(calls.agent("agent_1"), "CA1", CALLER, attestation)
+    await asyncio.sleep(0)
+    assert await calls.finish("elevenlabs", reported())
+    [session] = finalizer.submitted
+    assert (session.id, session.trust, session.engine) == ("voice-session:conv_1", level, "elevenlabs")
+
+
+@pytest.mark.parametrize(
+    ("fields", "level"),
+    [
+        ({}, TrustLevel.EVERYTHING),  # in ALLOWED_CALLERS by number
+        ({"number": "+12025550188"}, TrustLevel.SUMMARIES),
+        ({"is_dialled": False}, TrustLevel.SUMMARIES),
+    ],
+)
+async def test_report_alone_proves_what_a_number_proves(calls, finalizer, fields, level):
+    assert await calls.finish("elevenlabs", reported(**fields))
+    assert finalizer.submitted[0].trust is level
+
+
+async def test_report_of_another_caller_than_was_decided_gets_no_more(calls, finalizer):
+    await calls.prepare(calls.agent("agent_1"), "CA1", CALLER, Attestation.FULL)
+    await asyncio.sleep(0)
+    assert await calls.finish("elevenlabs", reported(number="+12025550188"))
+    assert finalizer.submitted[0].trust is TrustLevel.SUMMARIES
+
+
+async def test_known_or_foreign_reports_are_not_submitted(calls, finalizer):
+    finalizer.known = {"voice-session:conv_1"}
+    for conversation in (
+        reported(),
+        reported(id="conv_2", agent_id="agent_2"),
+        reported(id="conv_3", number=""),
+        reported(id="conv_4", is_call=False),
+    ):
+        assert await calls.finish("elevenlabs", conversation)
+    assert finalizer.submitted == []
+
+
+async def test_report_that_cannot_be_stored_must_be_sent_again(calls, finalizer):
+    finalizer.failure = StoreUnavailable("away")
+    assert not await calls.finish("elevenlabs", reported())
+    finalizer.failure = None
+    finalizer.submit = lambda session, **_: None  # never stored
+    assert not await calls.finish("elevenlabs", reported())
+
+
+async def test_without_memory_nothing_is_kept(tmp_path, store, finalizer):
+    calls = hosted(tmp_path, store, finalizer, NoMemoryServices)
+    assert await calls.finish("elevenlabs", reported())
+    assert finalizer.submitted == []

@@ -1,0 +1,168 @@
+"""
+ElevenLabs: sends initiation and post-call webhooks as it does, and serves register-call.
+
+The official SDK's types check what the gateway answers and sends, and what this simulator sends.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self
+
+import httpx
+from elevenlabs.types import (
+    ConversationInitiationClientDataRequestInput,
+    GetConversationResponseModel,
+)
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.simulate.gateway_under_test import serve_on_loopback
+
+API_KEY = "xi-test-key"
+WEBHOOK_SECRET = "wsec_demo_0123456789"
+INITIATION_SECRET = "initiation-secret-of-the-tests"
+AGENT_ID = "agent_7k2"
+STARTED = 1760000000
+
+
+class CallDidNotStart(Exception):
+    """What ElevenLabs answers to client data that its agent does not accept."""
+
+
+def signature(body: bytes, secret: str = WEBHOOK_SECRET, at: float | None = None) -> str:
+    moment = str(int(time.time() if at is None else at))
+    digest = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={moment},v0={digest}"
+
+
+def conversation(conversation_id: str, *said: tuple[str, str], number: str = "", **fields: Any) -> dict[str, Any]:
+    """`data` of a post-call webhook. `said`: pairs of role and message."""
+    phone_call = {
+        "type": "twilio",
+        "direction": "inbound",
+        "phone_number_id": "pn_1",
+        "agent_number": "+12025550100",
+        "external_number": number,
+        "call_sid": f"CA{conversation_id}",
+        "stream_sid": "MZ01",
+    }
+    data: dict[str, Any] = {
+        "agent_id": AGENT_ID,
+        "conversation_id": conversation_id,
+        "status": "done",
+        "user_id": None,
+        "transcript": [
+            {"role": role, "message": message, "time_in_call_secs": 2 * place}
+            for place, (role, message) in enumerate(said)
+        ],
+        "metadata": {
+            "start_time_unix_secs": int(time.time()) - 60,
+            "call_duration_secs": 42,
+            "termination_reason": "Client ended call",
+            "phone_call": phone_call if number else None,
+        },
+        "analysis": None,
+        "has_audio": True,
+        "has_user_audio": True,
+        "has_response_audio": True,
+        "has_auxiliary_audio": False,
+    }
+    return data | fields
+
+
+class FakeElevenLabs:
+    """`url` is the API's base. `registered` holds the bodies of register-call."""
+
+    def __init__(self, prompt: str = "You are Maya.\n{{memory}}\nThe caller is {{caller_name}}.") -> None:
+        self.prompt = prompt
+        self.url = ""
+        self.gateway_url = ""
+        self.registered: list[dict[str, Any]] = []
+        self.answer: Response | None = None
+        """Instead of TwiML."""
+        self.http = httpx.AsyncClient(trust_env=False, timeout=30)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        app = Starlette(routes=[Route("/v1/convai/twilio/register-call", self._register, methods=["POST"])])
+        async with self.http, serve_on_loopback(app) as self.url:
+            yield self
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "ELEVENLABS_API_KEY": API_KEY,
+            "ELEVENLABS_API_URL": self.url,
+            "ELEVENLABS_WEBHOOK_SECRET": WEBHOOK_SECRET,
+            "ELEVENLABS_INITIATION_SECRET": INITIATION_SECRET,
+        }
+
+    # Initiation
+
+    async def ask(self, secret: str | None = INITIATION_SECRET, **body: Any) -> httpx.Response:
+        headers = {} if secret is None else {"X-Gateway-Secret": secret}
+        return await self.http.post(f"{self.gateway_url}/elevenlabs/initiation", json=body, headers=headers)
+
+    async def rings(self, caller: str, call_sid: str = "CA01", agent_id: str = AGENT_ID) -> str:
+        """The prompt of a conversation that begins now. Raises CallDidNotStart."""
+        response = await self.ask(caller_id=caller, agent_id=agent_id, called_number="+12025550100", call_sid=call_sid)
+        if response.status_code != 200:
+            raise CallDidNotStart(f"status {response.status_code}")
+        answer = response.json()
+        if answer.pop("type", "conversation_initiation_client_data") != "conversation_initiation_client_data":
+            raise CallDidNotStart("type")
+        return self.start(answer)
+
+    def start(self, data: Mapping[str, Any]) -> str:
+        """Apply client data as ElevenLabs does."""
+        ConversationInitiationClientDataRequestInput.model_validate(data)
+        if set(data) - {"dynamic_variables", "user_id", "custom_llm_extra_body"}:
+            raise CallDidNotStart("an override that the agent does not allow")
+        variables = data["dynamic_variables"]
+        if any(name.startswith("system__") or not isinstance(value, str | int | float | bool)
+               for name, value in variables.items()):  # fmt: skip
+            raise CallDidNotStart("a reserved name, or a value that is not a scalar")
+
+        def value(match: "re.Match[str]") -> str:
+            if match[1] not in variables:
+                raise CallDidNotStart(f"no value for {match[1]}")
+            return str(variables[match[1]])
+
+        return re.sub(r"\{\{(\w+)\}\}", value, self.prompt)
+
+    # Register-call
+
+    async def _register(self, request: Request) -> Response:
+        if request.headers.get("xi-api-key") != API_KEY:
+            return JSONResponse({"detail": "invalid key"}, 401)
+        body = await request.json()
+        if set(body) - {"agent_id", "from_number", "to_number", "direction", "conversation_initiation_client_data"}:
+            return JSONResponse({"detail": "unknown field"}, 422)
+        self.registered.append(body)
+        if self.answer is not None:
+            return self.answer
+        self.start(body["conversation_initiation_client_data"])
+        number = len(self.registered)
+        twiml = (
+            '<?xml version="1.0" encoding="UTF-8"?><Response><Connect><Stream url="wss://api.elevenlabs.io/v1/convai">'
+            f'<Parameter name="conversation_id" value="conv_{number}"/></Stream></Connect></Response>'
+        )
+        return Response(twiml, media_type="text/html")
+
+    # Post-call
+
+    async def report(self, data: Mapping[str, Any], kind: str = "post_call_transcription") -> httpx.Response:
+        if kind == "post_call_transcription" and "transcript" in data:
+            GetConversationResponseModel.model_validate(data)
+        body = json.dumps({"type": kind, "event_timestamp": int(time.time()), "data": data}, indent=1).encode()
+        return await self.post(body, signature(body))
+
+    async def post(self, body: bytes, header: str | None) -> httpx.Response:
+        headers = {"content-type": "application/json"} | ({"ElevenLabs-Signature": header} if header else {})
+        return await self.http.post(f"{self.gateway_url}/elevenlabs/post-call", content=body, headers=headers)
