@@ -81,7 +81,7 @@ from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modul
 from gateway.tools.module import ReloadingToolModule
 from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.audit import RequestAudit
-from gateway.web.auth import Authenticator
+from gateway.web.auth import Authenticator, GuessThrottle
 from gateway.web.dashboard.audit_page import AuditPage
 from gateway.web.dashboard.call_pages import CallPages
 from gateway.web.dashboard.caller_pages import CallerPages
@@ -559,7 +559,7 @@ async def routes(
     tokens = TokenTable(read.memory)
     auth = Authenticator(token, own_key, tokens)
     outbound_calls = OutboundCallStore(resources.sharing.store, token, per_hour=settings.outbound_per_hour)
-    elevenlabs = _elevenlabs(config, resources, services)
+    elevenlabs = _elevenlabs(config, resources, services, auth.throttle)
     outbound = OutboundEndpoint(
         manager, public, auth, outbound_calls, config.agents, services.controls, config.dial_limits
     )
@@ -595,7 +595,9 @@ async def routes(
     return RequestAudit(AuditLog(read.memory, token), SealedParam(token).unseal).wrap(served)
 
 
-def _elevenlabs(config: Config, resources: Resources, services: Services) -> ElevenLabsEndpoint:
+def _elevenlabs(
+    config: Config, resources: Resources, services: Services, throttle: GuessThrottle
+) -> ElevenLabsEndpoint:
     settings, key = config.settings, config.settings.elevenlabs_api_key
     calls = HostedCalls(
         config.agents,
@@ -607,7 +609,8 @@ def _elevenlabs(config: Config, resources: Resources, services: Services) -> Ele
         config.timeouts.hosted_calls,
     )
     api = ElevenLabsApi(resources.http, settings.elevenlabs_api_url, key) if key is not None else None
-    return ElevenLabsEndpoint(calls, api, settings.elevenlabs_webhook_secret, settings.elevenlabs_initiation_secret)
+    secrets = settings.elevenlabs_webhook_secret, settings.elevenlabs_initiation_secret
+    return ElevenLabsEndpoint(calls, api, *secrets, throttle)
 
 
 def _dashboard_routes(

@@ -134,7 +134,8 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
     [
         (
             {"promt": "x"},
-            "unknown key promt; known are brain, elevenlabs_agent, engine, fields, filler, first_token_seconds, functions, greeting, knowledge, "
+            "unknown key promt; known are brain, elevenlabs_agent, engine, "
+            "fields, filler, first_token_seconds, functions, greeting, knowledge, "
             "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, sorry, text_agent, think, "
             "timezone, transfer_to, voice, webhook, webhook_events",
         ),

@@ -22,6 +22,7 @@ from gateway.settings import Secret
 from gateway.telephony import elevenlabs
 from gateway.telephony.elevenlabs import PLATFORM, ElevenLabsApi
 from gateway.telephony.phone_numbers import Attestation
+from gateway.web.auth import GuessThrottle
 from gateway.web.request import read_body
 
 MAX_BODY_BYTES: Final = 4_000_000
@@ -39,6 +40,7 @@ class ElevenLabsEndpoint:
     api: ElevenLabsApi | None
     webhook_secret: Secret | None
     initiation_secret: Secret | None
+    throttle: GuessThrottle
     stranger_log: BurstLogger = field(default_factory=lambda: BurstLogger(_log))
 
     def routes(self) -> list[Route]:
@@ -52,7 +54,7 @@ class ElevenLabsEndpoint:
         if self.api is None or self.initiation_secret is None:
             raise HTTPException(503, "set ELEVENLABS_API_KEY and ELEVENLABS_INITIATION_SECRET")
         if not is_same(request.headers.get("x-gateway-secret", ""), self.initiation_secret.reveal()):
-            self._rejected("the header X-Gateway-Secret is missing or wrong")
+            raise self.throttle.refusal(request, "missing or wrong X-Gateway-Secret")
         try:
             asked = elevenlabs.read_initiation(await read_body(request))
         except RemoteProtocolError as error:
@@ -78,7 +80,8 @@ class ElevenLabsEndpoint:
                 return Response(status_code=200)
             conversation = elevenlabs.read_conversation(data)
         except SignatureRejected as error:
-            self._rejected(str(error))
+            self.stranger_log.warning("webhook rejected", {"carrier": PLATFORM, "reason": str(error)})
+            raise HTTPException(401, str(error)) from None
         except RemoteProtocolError as error:
             self.stranger_log.warning("webhook rejected", {"carrier": PLATFORM, "reason": str(error)})
             raise HTTPException(400, str(error)) from None
@@ -114,10 +117,6 @@ class ElevenLabsEndpoint:
             return ""
         self.calls.keep_answer(call_id, prepared, document, conversation_id)
         return document
-
-    def _rejected(self, reason: str) -> None:
-        self.stranger_log.warning("webhook rejected", {"carrier": PLATFORM, "reason": reason})
-        raise HTTPException(401, reason)
 
 
 def _client_data(call: PreparedCall) -> dict[str, object]:
