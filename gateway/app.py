@@ -31,6 +31,7 @@ from gateway.calls.recorder import RecordingDirectory
 from gateway.calls.recording_files import RecordingCipher
 from gateway.cluster.directory import ClusterTimeouts
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
+from gateway.cluster.store import NoSharedStore
 from gateway.engines.interface import VoiceEngine
 from gateway.engines.registry import ENGINES, MakeEngine, make_engine
 from gateway.errors import SettingsError
@@ -448,7 +449,9 @@ async def _call_factory(
         limit = settings.voice_session_context_limit
         recall = Recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
         audit = AuditLog(resources.store, config.admin_token)
-        pin_codes = PinCodeStore(resources.store)
+        # Nodes may have a store each; one without Redis has no others.
+        counters = resources.sharing.store if settings.redis_url is not None else NoSharedStore()
+        pin_codes = PinCodeStore(resources.store, counters)
         memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller, pin_codes, audit)
     agent_llms = ResponderFactory(
         {agent.name: agent for agent in config.agents},

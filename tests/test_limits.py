@@ -107,6 +107,7 @@ async def stage(carrier_name: str, tmp_path: Path) -> Any:
 
 async def place(stage: Stage, to: str = CALLER) -> tuple[int, str]:
     answer = await stage.http.post("/v1/outbound/call", json={"to": to, "from": "+12025550100"})
+    assert (answer.status_code == 429) == (0 < int(answer.headers.get("Retry-After", 0)) <= 3600)
     return answer.status_code, answer.json().get("detail", "")
 
 
@@ -129,7 +130,7 @@ async def test_named_numbers_may_be_dialled(tmp_path: Path, carrier_name: str) -
 async def test_so_many_calls_an_hour(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     assert [(await place(stage))[0] for _ in range(2)] == [201, 201]
     assert (await place(stage, "+19005550100"))[0] == 403  # not counted
-    assert await place(stage) == (429, "OUTBOUND_PER_HOUR calls were placed in this hour")
+    assert await place(stage) == (429, "OUTBOUND_PER_HOUR calls were placed in the last hour")
     assert "outbound call refused" in caplog.messages
     assert len(stage.carrier.calls) == 2
 

@@ -103,6 +103,8 @@ class AgentContext:
 
     def memory_changed(self, change: AccessChange) -> None:
         """Drop a memory that may not be used any more. The receipt keeps what the engine was given."""
+        if change is AccessChange.LEVEL_RAISED and self._memory is None and self._wants_memory:
+            self._memory = self._access.memory  # the lower level did not allow it
         if change in (AccessChange.CALLER_CHANGED, AccessChange.CONTENT_CHANGED, AccessChange.REVOKED):
             self._earlier_receipt = self.receipt
             self._calls, self._facts, self._topics, self._calls_given = [], [], [], 0

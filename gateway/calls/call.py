@@ -17,12 +17,13 @@ from typing import Final
 from gateway.agents import Agent
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
-from gateway.calls.caller_identity import CallerIdentity
+from gateway.calls.caller_identity import PIN_ARGUMENT, PIN_REMOVED, CallerIdentity
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
 from gateway.calls.memory_commands import MemoryCommands
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import Playout
+from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
 from gateway.calls.transcript import CallRecords, Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker, observe
@@ -134,7 +135,9 @@ class Call:
         self._speech.replies.enabled = agent.llm is not None
         self._end = CallEnd(self._tasks, leg, self._speech, self.say, self._events, self._log)
         self._identity = CallerIdentity(session, config, memory, self._events, self._log, self._tasks, self.recorder)
-        actions = ToolActions(session, self._transcript, self._identity, self._end, self.say, self._events)
+        actions = ToolActions(
+            session, self._transcript, self._identity, self._end, self.say, self._events, self.recorder
+        )
         self._tools = ToolExecutor(actions, self._tasks, session, tools, config.transfer_to)
         self._memory_commands = MemoryCommands(
             session, config, self._transcript, memory, timeout=timeouts.memory_command
@@ -166,6 +169,7 @@ class Call:
                 self._work += [
                     self._tasks.create_task(self._run_engine(), name="engine"),
                     self._tasks.create_task(self._send_late_memory(), name="memory"),
+                    self._tasks.create_task(self._identity.load_pin_length(), name="PIN length"),
                 ]
                 await self._end.wait()
                 self.on_over()
@@ -302,8 +306,12 @@ class Call:
     def _caller_said(self, text: str) -> None:
         now = self._loop.time()
         self._caller_speaking = False
-        without_pin = self._identity.caller_said(text, now, question=self._transcript.last_answer)
-        command = self._memory_commands.recognize(without_pin, now)
+        if sets_pin := self._memory_commands.sets_pin(text):
+            self.recorder.discard()  # it has the digits
+            without_pin = PIN_REMOVED
+        else:
+            without_pin = self._identity.caller_said(text, now, question=self._transcript.last_answer)
+        command = self._memory_commands.recognize(text if sets_pin else without_pin, now)
         turn = self._transcript.caller_said(without_pin, datetime.now(UTC))
         self._caller_text.set()
         self._engine.answer_due_since = now
@@ -344,12 +352,13 @@ class Call:
         match change:
             case AccessChange.LEVEL_RAISED:
                 self._engine.send_late_memory()
-            case AccessChange.REVOKED:
+            case AccessChange.REVOKED | AccessChange.CALLER_CHANGED | AccessChange.CONTENT_CHANGED:
                 self._engine.replace_settings()
-            case AccessChange.CALLER_CHANGED | AccessChange.CONTENT_CHANGED:
-                self._engine.replace_settings()
-                if not self._end.is_over:
-                    self._work.append(self._tasks.create_task(self._send_late_memory(), name="memory"))
+        if self._end.is_over or change in (AccessChange.REVOKED, AccessChange.SPEAKER_CHANGED):
+            return
+        self._work.append(self._tasks.create_task(self._send_late_memory(), name="memory"))
+        if change is AccessChange.CALLER_CHANGED:
+            self._work.append(self._tasks.create_task(self._identity.load_pin_length(), name="PIN length"))
 
     async def _send_late_memory(self) -> None:
         """Memory that is too late for the settings is sent to the engine when it is there."""
@@ -393,6 +402,7 @@ class ToolActions:
     end: CallEnd
     say: Say
     events: CallEvents
+    recorder: CallRecorder
 
     def hang_up(self, request: str = "") -> None:
         self.end.hang_up(request)
@@ -407,6 +417,8 @@ class ToolActions:
         return self.transcript.so_far
 
     def tool_started(self, call: FunctionCall) -> None:
+        if PIN_ARGUMENT.search(call.arguments):
+            self.recorder.discard()  # it has the digits
         self.events.publish("function_called", function=call.name)
 
     def tool_finished(self, call: FunctionCall, content: str, *, ok: bool, seconds: float) -> None:

@@ -18,7 +18,7 @@ from gateway.history.audit_log import AuditAction, AuditLog, AuditNote
 from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, PinResult
+from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, PinResult, check_common_pin
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.recall import Recall, render_known
@@ -66,7 +66,7 @@ class NoMemoryServices:
     remembers = False
 
     def source(self, agent: Agent, access: MemoryAccess) -> MemorySource:
-        return NoMemory()
+        return NoMemory(agent.trust.pin)
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,14 @@ class AgentMemory:
         async with self.services.audit.noted(self._note(AuditAction.CALLER_ERASE, caller)):
             await self.services.forget(self.agent.name, caller)
 
+    async def pin_length(self, caller: str) -> int:
+        return await self.services.pin_codes.length(self.agent.name, caller) if caller else 0
+
     async def check_pin(self, caller: str, tried: str) -> PinResult | None:
-        return await self.services.pin_codes.check(self.agent.name, caller, tried) if caller else None
+        common = self.agent.trust.pin
+        if not caller:
+            return check_common_pin(common, tried)
+        return await self.services.pin_codes.check(self.agent.name, caller, tried, common=common)
 
     async def set_pin(self, caller: str, pin: str) -> None:
         if caller:
@@ -99,9 +105,6 @@ class AgentMemory:
 
     def _note(self, action: AuditAction, caller: str) -> AuditNote:
         return AuditNote(action, "caller", agent=self.agent.name, caller=caller)
-
-    async def count_pin(self, caller: str, *, right: bool) -> bool:
-        return not caller or await self.services.pin_codes.count(self.agent.name, caller, right=right)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,26 @@
 """Who the caller is, as far as it becomes known during the call: an identifier, a name, a PIN."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable
+import re
 from typing import Final
 
 from gateway.agents import Agent
 from gateway.calls.recorder import CallRecorder
 from gateway.errors import StoreError
 from gateway.history.live_events import CallEvents
-from gateway.memory.access import MemoryAccess, PinEntry, PinResult, PinVerifier
+from gateway.memory.access import MemoryAccess, PinEntry, PinResult, spoken_pin
 from gateway.memory.identity import SpeakerTracker, identifier, same_person
 from gateway.metrics import PIN_TRIES
 from gateway.session import TrustLevel, VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known
 
 PIN_REMOVED: Final = "[PIN removed]"
+PIN_ARGUMENT: Final = re.compile(r'"(?:\w+_)?(?:pin|passcode)(?:_?code|_?number|_\w+)?"\s*:', re.IGNORECASE)
+"""In the JSON arguments of a function: the name of one that is a PIN."""
+MOST_TRIES: Final = 3
+"""Attempts at a PIN in one call."""
 
 
 class CallerIdentity:
@@ -41,26 +46,31 @@ class CallerIdentity:
         self._recorder = recorder
         self._speaker = SpeakerTracker(silence=agent.repeat_caller.new_person_after)
         self._earlier_speakers: list[str] = []
-        self._pin = PinVerifier(agent.trust.pin) if agent.trust.pin is not None else None
         self._pin_entry = PinEntry()
+        self._common_length = len(agent.trust.pin.reveal()) if agent.trust.pin is not None else 0
+        self._own_length: int | None = None
+        """How many digits the caller's own PIN has, 0 without one; None while it is not known."""
+        self._tries_left = MOST_TRIES
         self._level_with_pin = agent.trust.with_pin
+
+    async def load_pin_length(self) -> None:
+        """Find out whether the caller has a PIN of their own, which counts instead of the agent's."""
+        self._own_length = None
+        with contextlib.suppress(StoreError):
+            self._own_length = await self._access.pin_length()
 
     def caller_said(self, text: str, now: float, *, question: str) -> str:
         """Look for a name or a PIN in the answer to the agent's `question`. Returns the text without the PIN."""
         self._follow_speaker(text, now)
-        if self._pin is None:
-            tried = self._pin_entry.heard(text, question=question)
-            self._check(tried)
-            return PIN_REMOVED if tried else text
-        result = self._pin.heard(text, question=question)
-        self._count(result)
-        return text if result is None else PIN_REMOVED
+        if not spoken_pin(text, question=question):
+            return text
+        self._protect_recording()
+        self._try(spoken_pin(text, question=question, length=self._pin_length))
+        return PIN_REMOVED
 
     def digit_pressed(self, digit: str, now: float) -> None:
-        if self._pin is not None:
-            self._count(self._pin.pressed(digit, now))
-        else:
-            self._check(self._pin_entry.pressed(digit, now))
+        self._protect_recording()
+        self._try(self._pin_entry.pressed(digit, now, self._pin_length))
 
     def state_changed(self) -> None:
         """A tool may have identified the caller."""
@@ -75,14 +85,21 @@ class CallerIdentity:
             self._access.change_caller(caller)
 
     def set_pin(self, pin: str) -> None:
-        """Store the caller's PIN, if it is certain who calls: it would open the memory to them from then on."""
+        """
+        Store the caller's PIN, if it is certain who calls: it would open the memory to them from then on.
+
+        A PIN is replaced only if the number is attested, or the present one was given: a forged number is not enough.
+        """
 
         async def store() -> None:
             try:
-                await self._access.set_pin(pin)
+                if self._access.proven or not await self._access.pin_length():
+                    await self._access.set_pin(pin)
+                    self._own_length = len(pin)
             except StoreError as error:
                 self._log.warning("PIN could not be stored", extra={"error": type(error).__name__})
 
+        self._recorder.discard()  # it has the arguments of the function
         if self._access.allows(TrustLevel.EVERYTHING):
             self._tasks.create_task(store(), name="PIN")
 
@@ -103,31 +120,34 @@ class CallerIdentity:
         name = self._speaker.name
         self._access.name_speaker(name, locked=any(same_person(name, earlier) for earlier in self._earlier_speakers))
 
-    def _check(self, tried: str) -> None:
-        """Check an attempt at the caller's own PIN. The hash takes a while; the call goes on."""
+    # The PIN
 
-        if tried:
-            self._tasks.create_task(self._resolve(self._access.check_pin(tried)), name="PIN")
+    @property
+    def _pin_length(self) -> int:
+        """The length of the PIN that counts; 0 if it is not known."""
+        return 0 if self._own_length is None else self._own_length or self._common_length
 
-    def _count(self, result: PinResult | None) -> None:
-        """Count an attempt at the agent's PIN: after too many failures in other calls the right one is refused too."""
+    def _protect_recording(self) -> None:
+        """Delete the recording, which has the digits as frames and as audio, if they may be those of a PIN."""
+        if self._own_length is None or self._pin_length:
+            self._recorder.discard()
 
-        async def counted(result: PinResult) -> PinResult:
-            return result if await self._access.count_pin(right=result is PinResult.RIGHT) else PinResult.LOCKED
+    def _try(self, tried: str) -> None:
+        """Check an attempt, unless it can gain nothing. The hash takes a while; the call goes on."""
+        has_all = self._access.proven and self._access.level >= self._level_with_pin
+        if tried and self._tries_left and not has_all:
+            self._tries_left -= 1
+            self._tasks.create_task(self._check(tried), name="PIN")
 
-        if result is not None:
-            self._tasks.create_task(self._resolve(counted(result)), name="PIN")
-
-    async def _resolve(self, attempt: Awaitable[PinResult | None]) -> None:
+    async def _check(self, tried: str) -> None:
         try:
-            self._apply(await attempt)
+            result = await self._access.check_pin(tried)
         except StoreError as error:
             self._log.warning("PIN could not be checked", extra={"error": type(error).__name__})
-
-    def _apply(self, result: PinResult | None) -> None:
-        if result is None:
             return
-        self._recorder.discard()  # it has the digits, as frames and as audio
+        if result is None:
+            self._tries_left += 1
+            return
         PIN_TRIES.labels(result.name.lower()).inc()
         self._log.info("PIN tried", extra={"result": result.name.lower()})
         if result is PinResult.RIGHT:

@@ -333,15 +333,20 @@ class CallManager:
         """Count one more call, over all nodes. Returns the limit that it would exceed; a withheld number has none."""
         if limited and (refusal := self._limit_reached(number)) is not None:
             return refusal
-        groups = {ALL_CALLS: self._admission.max_calls, number: self._admission.calls_per_caller}
-        full = await self._cluster.claim(key, {name: limit * limited for name, limit in groups.items() if name})
-        return None if full is None else Refusal.FULL if full == ALL_CALLS else Refusal.CALLER_BUSY
+        groups = {name: limit * limited for name, limit in self._groups(number).items()}
+        return _limit_of(await self._cluster.claim(key, groups))
 
-    def _limit_reached(self, number: str, *, elsewhere: int = 0) -> Refusal | None:
+    def _groups(self, number: str) -> dict[str, int]:
+        """The groups of calls in which a call of this number counts, with their limits."""
+        groups = {ALL_CALLS: self._admission.max_calls, number: self._admission.calls_per_caller}
+        return {name: limit for name, limit in groups.items() if name}
+
+    def _limit_reached(self, number: str) -> Refusal | None:
+        """The limit of this node's own calls that one more would exceed."""
         now = self._now()
         self._dialling = {order: call for order, call in self._dialling.items() if call[1] > now}
         numbers = [*(call.number for call in self._table), *(dialled for dialled, _ in self._dialling.values())]
-        if 0 < self._admission.max_calls <= len(numbers) + elsewhere:
+        if 0 < self._admission.max_calls <= len(numbers):
             return Refusal.FULL
         if number and 0 < self._admission.calls_per_caller <= numbers.count(number):
             return Refusal.CALLER_BUSY
@@ -430,19 +435,28 @@ class CallManager:
             return Refusal.CLOSING
         return None if self._calls.has_engine else Refusal.NO_ENGINE
 
-    def full(self, number: str) -> Refusal | None:
+    async def claim_dial(self, order: OutboundCall) -> Refusal | None:
         """
-        The limit that one more outbound call would exceed, as far as the nodes' last heartbeats show.
+        Count an outbound call that is about to be dialled, over all nodes. Returns the limit that it would exceed.
 
-        Checked before it is dialled: once the called party has answered, the call is not refused. Until then it
-        counts as a call at the node that placed it.
+        Once the called party has answered, the call is not refused. Until then the ringing phone counts as a call.
         """
-        others = [node for node in self._cluster.nodes if node["node"] != self._cluster.node]
-        return self._limit_reached(number, elsewhere=sum(node.get("calls", 0) for node in others))
+        if (refusal := self._limit_reached(order.to)) is not None:
+            return refusal
+        seconds = self._timeouts.dialling
+        self._dialling[order.id] = order.to, self._now() + seconds
+        full = await self._cluster.claim_dial(order.id, self._groups(order.to), seconds)
+        if full is not None:
+            self._dialling.pop(order.id, None)
+        return _limit_of(full)
+
+    async def release_dial(self, order: OutboundCall) -> None:
+        """The phone does not ring any more, or never did."""
+        self._dialling.pop(order.id, None)
+        await self._cluster.release_dial(order.id, self._groups(order.to))
 
     def dials(self, carrier: str, order: OutboundCall) -> None:
-        """The carrier has accepted an outbound call."""
-        self._dialling[order.id] = order.to, self._now() + self._timeouts.dialling
+        """An outbound call is placed."""
         agent = self._agents.answering(order.called).name
         _log.info("call is placed", extra={"caller": last_four(order.to), "carrier": carrier, "agent": agent})
         self._outbound_events(carrier, order).publish("dialling")
@@ -452,7 +466,7 @@ class CallManager:
     ) -> ManagedCall | Refusal:
         """An outbound call was answered. The number is certain, since we dialled it."""
         self._dialling.pop(order.id, None)
-        return await self.accept(
+        answer = await self.accept(
             key,
             caller=order.to,
             called=order.called,
@@ -463,10 +477,13 @@ class CallManager:
             vouched=True,
             order=order,
         )
+        self._spawn(self.release_dial(order))  # not before the call counts; the called party does not wait for it
+        return answer
 
     def unanswered(self, carrier: str, order: OutboundCall, reason: str) -> None:
         """An outbound call was not answered. Nothing is kept of it."""
         self._dialling.pop(order.id, None)
+        self._spawn(self.release_dial(order))
         fields = {"caller": last_four(order.to), "carrier": carrier, "reason": reason}
         _log.info("call that was placed came to nothing", extra=fields)
         self._outbound_events(carrier, order).publish("unanswered", reason=reason)
@@ -783,6 +800,11 @@ class CallManager:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _limit_of(group: str | None) -> Refusal | None:
+    """The limit of a group of calls that admits no more."""
+    return None if group is None else Refusal.FULL if group == ALL_CALLS else Refusal.CALLER_BUSY
 
 
 def _mark_died(session: VoiceSession) -> None:

@@ -7,13 +7,13 @@ from typing import Final
 from gateway.agents import Agent
 from gateway.calls.transcript import Transcript
 from gateway.errors import StoreError
-from gateway.memory.access import MemoryAccess
+from gateway.memory.access import MemoryAccess, spoken_pin
 from gateway.memory.recall import as_speech
 from gateway.session import Speaker, TrustLevel, Turn, VoiceSession
 from gateway.text.voice_commands import CommandStep, VoiceCommand, VoiceCommandKind, VoiceCommands
 
-LEVELS: Final = {VoiceCommandKind.FORGET_EVERYTHING: TrustLevel.EVERYTHING}
-"""The level that a command needs: a forged number must not erase its owner's memory."""
+NEED_PROOF: Final = frozenset({VoiceCommandKind.FORGET_EVERYTHING, VoiceCommandKind.SET_PIN})
+"""Commands that need the level `everything` and attestation A or the PIN: a number may be forged."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,15 +31,22 @@ class MemoryCommands:
         self._timeout = timeout
         self._commands = VoiceCommands(agent.language, name=agent.name)
         self._command_turns: list[Turn] = []
+        self._new_pin = ""
         self._erased = False
 
     def may_be_command(self, text: str, now: float) -> bool:
         """Whether this is a command, if the caller has finished speaking."""
         return self._commands.may_be_meant(text, now)
 
+    def sets_pin(self, text: str) -> bool:
+        """Whether the turn may contain a new PIN, and must not be written down."""
+        return self._commands.sets_pin(text)
+
     def recognize(self, text: str, now: float) -> VoiceCommand | None:
         """The command in a turn that is not written yet. "Off the record" takes effect here, for this turn too."""
         command = self._commands.heard(text, now)
+        if command is not None and command.kind is VoiceCommandKind.SET_PIN and command.step is CommandStep.ASK:
+            self._new_pin = spoken_pin(text)
         if command is not None and not self._erased:
             if command.kind in (VoiceCommandKind.OFF_RECORD, VoiceCommandKind.ON_RECORD):
                 self._transcript.go_off_record(command.kind is VoiceCommandKind.OFF_RECORD)
@@ -48,12 +55,14 @@ class MemoryCommands:
     async def run(self, command: VoiceCommand, turn: Turn) -> str:
         """Carry out the command that the caller gave in `turn`. Returns the reply."""
         self._command_turns.append(turn)
+        sets_pin = command.kind is VoiceCommandKind.SET_PIN
         if not self._access.can_erase or not self._session.caller or self._erased:
+            return command.failed if sets_pin else command.nothing
+        is_certain = self._access.proven and self._access.allows(TrustLevel.EVERYTHING)
+        if command.kind in NEED_PROOF and not is_certain:
+            return command.failed
+        if sets_pin and not self._new_pin:
             return command.nothing
-        if not self._access.allows(LEVELS.get(command.kind, TrustLevel.NONE)):
-            return command.failed
-        if command.kind is VoiceCommandKind.FORGET_EVERYTHING and not self._access.proven:
-            return command.failed
         if command.step is not CommandStep.DO:
             return command.say
         try:
@@ -70,6 +79,9 @@ class MemoryCommands:
                 return f"{command.say} {known}" if known else command.nothing
             case VoiceCommandKind.FORGET_THAT:
                 return command.say if self._forget_that() else command.nothing
+            case VoiceCommandKind.SET_PIN:
+                await self._access.set_pin(self._new_pin)
+                self._new_pin = ""
             case VoiceCommandKind.FORGET_EVERYTHING:
                 await self._access.erase()
                 self._erased = True

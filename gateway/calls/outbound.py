@@ -58,7 +58,7 @@ class OutboundCallStore:
     """
     Requests whose calls were not answered yet. Every method raises SharedStoreUnavailable.
 
-    `per_hour`: as many calls may be placed in the hour after the first one, on all nodes; 0: any number.
+    `per_hour`: as many calls may be placed within any hour, on all nodes; 0: any number.
     """
 
     def __init__(self, store: ExpiringStore, token: Secret, *, per_hour: int = 0) -> None:
@@ -66,9 +66,9 @@ class OutboundCallStore:
         self._sealer = Sealer(token, "orders")
         self._per_hour = per_hour
 
-    async def may_place_one_more(self) -> bool:
-        """Counts this call."""
-        return not self._per_hour or await self._store.count("outbound", HOUR) <= self._per_hour
+    async def count_one_more(self) -> float:
+        """Count this call, unless it is one too many. Returns how many seconds to wait then, else 0."""
+        return await self._store.admit("outbound-calls", self._per_hour, HOUR) if self._per_hour else 0.0
 
     async def keep(self, order: OutboundCall) -> None:
         sealed = self._sealer.seal_json(order.as_json(), order.id)

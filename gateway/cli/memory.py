@@ -20,7 +20,7 @@ from gateway import settings
 from gateway.agents import DEFAULT_AGENT, AgentDirectory
 from gateway.cli import memory_text, terminal
 from gateway.cli.terminal import count
-from gateway.cluster.open import open_shared_erasure
+from gateway.cluster.open import open_shared_erasure, open_shared_store
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import JobTable
@@ -211,20 +211,22 @@ async def _unpin(context: _Context) -> int:
 
 
 async def _pin_code(context: _Context) -> int:
-    agent, pin_codes = await _agent(context), PinCodeStore(context.stores.memory)
-    if context.options.remove:
-        async with context.audited(AuditAction.PIN_REMOVE, caller=context.caller, agent=agent):
-            if not await pin_codes.remove(agent, context.caller):
-                raise SettingsError("this caller has no PIN")
-        return context.show({"removed": True}, ["PIN removed"])
-    # Not an argument: those are visible to other users of the machine, and kept by shells.
-    ask = (lambda: getpass.getpass("PIN: ")) if sys.stdin.isatty() else sys.stdin.readline
-    pin = await asyncio.to_thread(ask)
-    try:
-        async with context.audited(AuditAction.PIN_SET, caller=context.caller, agent=agent):
-            await pin_codes.set(agent, context.caller, pin.strip())
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
+    agent = await _agent(context)
+    async with open_shared_store(context.settings) as shared:
+        pin_codes = PinCodeStore(context.stores.memory, shared)
+        if context.options.remove:
+            async with context.audited(AuditAction.PIN_REMOVE, caller=context.caller, agent=agent):
+                if not await pin_codes.remove(agent, context.caller):
+                    raise SettingsError("this caller has no PIN")
+            return context.show({"removed": True}, ["PIN removed"])
+        # Not an argument: those are visible to other users of the machine, and kept by shells.
+        ask = (lambda: getpass.getpass("PIN: ")) if sys.stdin.isatty() else sys.stdin.readline
+        pin = await asyncio.to_thread(ask)
+        try:
+            async with context.audited(AuditAction.PIN_SET, caller=context.caller, agent=agent):
+                await pin_codes.set(agent, context.caller, pin.strip())
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
     return context.show({"set": True}, ["PIN set"])
 
 

@@ -29,6 +29,8 @@ MAX_QUEUED: Final = 100_000
 MAX_RELEASED: Final = 1000
 ALL_CALLS: Final = "all"
 """The group of calls that MAX_CALLS limits."""
+_DIALLED: Final = "dialled"
+"""In the keys of outbound calls that were not answered yet, in place of a carrier."""
 
 _log = logging.getLogger(__name__)
 
@@ -190,6 +192,17 @@ class CallDirectory:
                 await self._release_claims(key, groups)
                 return group
         return None
+
+    async def claim_dial(self, order_id: str, groups: Mapping[str, int], seconds: float) -> str | None:
+        """The same for an outbound call that is not answered yet. It counts until it is released, or for `seconds`."""
+        key = (_DIALLED, order_id)
+        ringing = CallRecord(key, self.node, CallState.RINGING)  # in no node's list: no node takes it over
+        await self._store.put(_call(key), ringing.as_bytes(), seconds)
+        return await self.claim(key, groups)
+
+    async def release_dial(self, order_id: str, groups: Iterable[str]) -> None:
+        await self._release_claims((_DIALLED, order_id), groups)
+        await self._store.delete(_call((_DIALLED, order_id)))
 
     async def _release_claims(self, key: CallKey, groups: Iterable[str]) -> None:
         for group in groups:

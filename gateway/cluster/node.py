@@ -96,6 +96,12 @@ class Cluster:
         """Count a call in groups of calls, over all nodes. Returns a group whose limit does not admit it, or None."""
         return None
 
+    async def claim_dial(self, order_id: str, groups: Mapping[str, int], seconds: float) -> str | None:
+        """The same for an outbound call that is not answered yet: until `release_dial`, or for `seconds`."""
+        return None
+
+    async def release_dial(self, order_id: str, groups: Iterable[str]) -> None: ...
+
     async def announce(self, record: CallRecord) -> CallRecord | None:
         """Publish a ringing call. Returns the record in force, which may be another's; None if none can be shared."""
         return None
@@ -222,6 +228,14 @@ class ClusterNode(Cluster):
     async def claim(self, key: CallKey, groups: Mapping[str, int]) -> str | None:
         # Without the store, each node has its own limit.
         return await self._within(self._timeouts.request / 4, self.directory.claim(key, groups), otherwise=None)
+
+    async def claim_dial(self, order_id: str, groups: Mapping[str, int], seconds: float) -> str | None:
+        claim = self.directory.claim_dial(order_id, groups, seconds)
+        return await self._within(self._timeouts.request / 4, claim, otherwise=None)
+
+    async def release_dial(self, order_id: str, groups: Iterable[str]) -> None:
+        release = self.directory.release_dial(order_id, groups)
+        await self._within(self._timeouts.request / 4, release, otherwise=None)
 
     async def announce(self, record: CallRecord) -> CallRecord | None:
         return await self._within(self._timeouts.request, self.directory.open(record), otherwise=None)

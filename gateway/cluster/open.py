@@ -36,7 +36,7 @@ class Sharing:
 
     cluster: Cluster
     store: ExpiringStore
-    """For outbound requests and used guest links."""
+    """For outbound requests, used guest links, and limits of all nodes."""
     levels: ExpiringStore
     """For the audio levels of live calls, which are not worth a write to disk."""
     shares_disk: bool
@@ -101,6 +101,21 @@ async def open_sharing(
         yield Sharing(SingleNode(), local, NoSharedStore(), False, NoJobQueue(), NoEventStream(), NoSharedData())
     finally:
         await local.close()
+
+
+@contextlib.asynccontextmanager
+async def open_shared_store(settings: Settings) -> AsyncIterator[ExpiringStore]:
+    """What nodes share in Redis, for a command that is not a node itself."""
+    if settings.redis_url is None:
+        yield NoSharedStore()
+        return
+    from gateway.cluster import redis_store
+
+    store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 @contextlib.asynccontextmanager

@@ -35,6 +35,22 @@ redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
 
+# A sorted set of the times of what was admitted, by the server's clock; the members are unique.
+_ADMIT: Final = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local window = tonumber(ARGV[2]) * 1000
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - window)
+local admitted = redis.call('ZCARD', KEYS[1])
+if admitted >= tonumber(ARGV[1]) then
+    local first = redis.call('ZRANGE', KEYS[1], admitted - ARGV[1], admitted - ARGV[1], 'WITHSCORES')
+    return math.max(1, math.ceil((first[2] + window - now) / 1000))
+end
+redis.call('ZADD', KEYS[1], string.format('%.0f', now), string.format('%.0f-%d', now, admitted))
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 0
+"""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -104,6 +120,7 @@ class RedisStore:
         self._client: Any = client  # its types do not distinguish bytes from text
         self._swap = client.register_script(_SWAP)
         self._join_limited = client.register_script(_JOIN_LIMITED)
+        self._admit = client.register_script(_ADMIT)
 
     @foreign_errors
     async def get(self, name: str) -> bytes | None:
@@ -127,11 +144,9 @@ class RedisStore:
         return bool(await self._client.delete(PREFIX + name))
 
     @foreign_errors
-    async def count(self, name: str, seconds: float) -> int:
-        async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.set(PREFIX + name, 0, px=_milliseconds(seconds), nx=True)
-            pipeline.incr(PREFIX + name)
-            return int((await pipeline.execute())[1])
+    async def admit(self, name: str, limit: int, seconds: float) -> float:
+        """Returns at most a thousandth too much."""
+        return int(await self._admit(keys=[PREFIX + name], args=[limit, _milliseconds(seconds)])) / 1000
 
     @foreign_errors
     async def join(self, name: str, member: str) -> bool:

@@ -6,6 +6,7 @@ Every method raises SharedStoreUnavailable when the store can't be reached.
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +34,12 @@ class ExpiringStore(Protocol):
     async def delete(self, name: str) -> bool:
         """Whether there was something to delete. Of several callers at once, one gets true."""
 
-    async def count(self, name: str, seconds: float) -> int:
-        """Add one to a counter and return it. It starts again `seconds` after its first one."""
+    async def admit(self, name: str, limit: int, seconds: float) -> float:
+        """
+        Count one more unless there were `limit` in the last `seconds`.
+
+        Returns how many seconds pass until one more is admitted; 0 if this one was.
+        """
 
     async def close(self) -> None: ...
 
@@ -79,8 +84,8 @@ class NoSharedStore:
     async def delete(self, name: str) -> bool:
         return False
 
-    async def count(self, name: str, seconds: float) -> int:
-        return 1
+    async def admit(self, name: str, limit: int, seconds: float) -> float:
+        return 0.0
 
     async def close(self) -> None: ...
 
@@ -123,11 +128,18 @@ class LocalStore:
         delete = "DELETE FROM expiring_values WHERE name = ?"
         return await self._run(lambda c: c.execute(delete, (name,)).rowcount > 0)
 
-    async def count(self, name: str, seconds: float) -> int:
-        upsert = (
-            "INSERT INTO expiring_values VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET value = value + 1 RETURNING value"
-        )
-        return await self._run(lambda c: int(c.execute(upsert, (name, time.time() + seconds)).fetchone()[0]))
+    async def admit(self, name: str, limit: int, seconds: float) -> float:
+        def work(connection: sqlite3.Connection) -> float:
+            now = time.time()
+            stored = connection.execute("SELECT value FROM expiring_values WHERE name = ?", (name,)).fetchone()
+            recent = [at for at in (json.loads(stored[0]) if stored else []) if at > now - seconds]
+            if len(recent) >= limit:
+                return float(recent[-limit] + seconds - now)
+            value = json.dumps([*recent, now]).encode()
+            connection.execute("INSERT OR REPLACE INTO expiring_values VALUES (?, ?, ?)", (name, value, now + seconds))
+            return 0.0
+
+        return await self._run(work)
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def transact() -> T:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from gateway.calls.recording_files import PLAIN, RecordingCipher, header
+from gateway.cluster.store import NoSharedStore
 from gateway.errors import RecordingError, SharedStoreUnavailable, StoreUnavailable
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
@@ -169,7 +170,7 @@ class Eraser:
         self._facts = FactStore(self._store)
         self._topics = PinnedTopicStore(self._store)
         self._state = CallerStateStore(self._store)
-        self._pin_codes = PinCodeStore(self._store)
+        self._pin_codes = PinCodeStore(self._store, NoSharedStore())
 
     async def revert(self, call: FinishedCall) -> ErasureResult:
         """Delete what a call taught, for good. The call stays in the table of finished calls."""

@@ -9,7 +9,7 @@ import enum
 import hmac
 import re
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Protocol
 
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
@@ -21,7 +21,6 @@ from gateway.settings import Secret, read_table
 from gateway.telephony.phone_numbers import Attestation
 from gateway.text.redaction import REPEATS, TENS, digits_of
 
-MOST_TRIES: Final = 3
 KEY_PAUSE: Final = 10.0
 """After a pause of this many seconds between two keys the PIN starts over: a stray key must not spoil an attempt."""
 
@@ -121,77 +120,45 @@ class PinResult(enum.Enum):
     RIGHT = enum.auto()
     WRONG = enum.auto()
     LOCKED = enum.auto()
-    """Wrong, and it was the last attempt of this call."""
-
-
-class PinVerifier:
-    """Checks the PIN of one call, by keypad or by voice. Ends with the right PIN or after too many attempts."""
-
-    def __init__(self, pin: Secret, *, tries: int = MOST_TRIES) -> None:
-        self.given = False
-        self.tries_left = tries
-        self._pin = pin
-        self._keys = ""
-        self._pressed_at = 0.0
-
-    def pressed(self, key: str, now: float) -> PinResult | None:
-        """Process a key: # and the last digit complete the PIN, * starts over. None while it is incomplete."""
-        if now - self._pressed_at > KEY_PAUSE or key == "*":
-            self._keys = ""
-        self._pressed_at = now
-        if re.fullmatch("[0-9]", key):
-            self._keys += key
-        if not self._keys or key != "#" and len(self._keys) < self._length:
-            return None
-        tried, self._keys = self._keys, ""
-        return self._try(tried)
-
-    def heard(self, text: str, *, question: str = "") -> PinResult | None:
-        """
-        Look for an attempt in the caller's answer to the agent's `question`. None if it contains no attempt.
-
-        A number is an attempt if either of them calls it a PIN and it has the PIN's length. A shorter or longer one
-        was misheard.
-        """
-        tried = next((number for number in _spoken_pins(text, question) if len(number) == self._length), "")
-        return self._try(tried) if tried else None
-
-    @property
-    def _length(self) -> int:
-        return len(self._pin.reveal())
-
-    def _try(self, tried: str) -> PinResult | None:
-        if self.given or not self.tries_left:
-            return None
-        if hmac.compare_digest(tried.encode(), self._pin.reveal().encode()):
-            self.given = True
-            return PinResult.RIGHT
-        self.tries_left -= 1
-        return PinResult.WRONG if self.tries_left else PinResult.LOCKED
+    """No attempt is accepted for now, not even the right PIN."""
 
 
 class PinEntry:
-    """Collects a PIN of unknown length: what a caller types before #, or says."""
+    """Collects the keys of a PIN."""
 
     def __init__(self) -> None:
         self._keys = ""
         self._pressed_at = 0.0
 
-    def pressed(self, key: str, now: float) -> str:
-        """Process a key. Returns the digits when # completes them."""
+    def pressed(self, key: str, now: float, length: int = 0) -> str:
+        """Process a key: # and the digit that reaches `length` complete the PIN, * starts over. Returns its digits."""
         if now - self._pressed_at > KEY_PAUSE or key == "*":
             self._keys = ""
         self._pressed_at = now
         if re.fullmatch("[0-9]", key):
-            self._keys += key
-        if key != "#":
+            self._keys = (self._keys + key)[:_TOO_MANY_DIGITS]
+        if key != "#" and (not length or len(self._keys) < length):
             return ""
         tried, self._keys = self._keys, ""
-        return tried if re.fullmatch(_PIN_DIGITS, tried) else ""
+        return tried
 
-    def heard(self, text: str, *, question: str = "") -> str:
-        """The digits in the caller's answer, if either calls them a PIN; else empty."""
-        return next((number for number in _spoken_pins(text, question) if re.fullmatch(_PIN_DIGITS, number)), "")
+
+def spoken_pin(text: str, *, question: str = "", length: int = 0) -> str:
+    """
+    The PIN in the caller's answer to the agent's `question`; empty if it contains none.
+
+    A number is a PIN if either of them calls it so, and it has `length` digits, or 4 to 12. A shorter or longer one was
+    misheard.
+    """
+    digits = f"[0-9]{{{length}}}" if length else _PIN_DIGITS
+    return next((number for number in _spoken_pins(text, question) if re.fullmatch(digits, number)), "")
+
+
+def check_common_pin(pin: Secret | None, tried: str) -> PinResult | None:
+    """The result of an attempt at the PIN of all callers; None without one."""
+    if pin is None:
+        return None
+    return PinResult.RIGHT if hmac.compare_digest(tried.encode(), pin.reveal().encode()) else PinResult.WRONG
 
 
 def _spoken_pins(text: str, question: str) -> list[str]:
@@ -203,10 +170,12 @@ def _spoken_pins(text: str, question: str) -> list[str]:
 
 
 _PIN_DIGITS: Final = "[0-9]{4,12}"
+_TOO_MANY_DIGITS: Final = 13
 _PIN: Final = frozenset("pin pins pincode passcode geheimzahl geheimnummer clave código contraseña".split())
 _LINKS: Final = frozenset(
     "is it its code number the my uh um er and so yes okay"
-    " ist lautet die mein meine nummer zahl äh ähm ja es la mi número sí est cest le mon euh oui".split()
+    " ist lautet die mein meine nummer zahl äh ähm ja es la mi número sí est cest le mon euh oui"
+    " to as be auf in zu als soll a al en por será à pour par sera comme sur".split()
 )
 
 
@@ -220,7 +189,7 @@ def _spoken_digits(words: Iterable[str]) -> str:
             joins = in_tens and len(digit) == 1 and digit != "0"
             digits = (digits[:-1] if joins else digits) + digit * repeat
             repeat, in_tens = 1, word in TENS
-        elif word not in _LINKS:
+        elif word not in _LINKS and word not in _PIN:
             break
     return digits
 
@@ -289,17 +258,17 @@ class MemoryAccess:
         """Delete all that is stored about `caller`. Raises StoreError."""
         await self._source.erase(self.caller)
 
+    async def pin_length(self) -> int:
+        """How many digits the caller's own PIN has; 0 without one. Raises StoreError."""
+        return await self._source.pin_length(self.caller)
+
     async def check_pin(self, tried: str) -> "PinResult | None":
-        """The result of an attempt at the caller's own PIN; None without one. Raises StoreError."""
+        """The result of an attempt at the caller's PIN or, without one, the agent's. None without either."""
         return await self._source.check_pin(self.caller, tried)
 
     async def set_pin(self, pin: str) -> None:
         """Store the caller's own PIN. Raises StoreError."""
         await self._source.set_pin(self.caller, pin)
-
-    async def count_pin(self, *, right: bool) -> bool:
-        """Count an attempt at the agent's PIN. Returns whether there were few failures. Raises StoreError."""
-        return await self._source.count_pin(self.caller, right=right)
 
     def close(self) -> None:
         """Stop loading and drop all observers: the media stream has ended."""
@@ -314,6 +283,8 @@ class MemoryAccess:
         """The caller gave the PIN."""
         self.proven = True
         self.level = max(self.level, level)
+        if self.memory is None:  # the lower level did not allow it
+            self.memory = self._source.load(self.caller)
         self._notify(AccessChange.LEVEL_RAISED)
 
     def change_caller(self, caller: str) -> None:
@@ -355,27 +326,32 @@ class MemorySource(Protocol):
     async def erase(self, caller: str) -> None:
         """Delete everything about a caller. Raises StoreError."""
 
+    async def pin_length(self, caller: str) -> int:
+        """How many digits a caller's own PIN has; 0 without one. Raises StoreError."""
+
     async def check_pin(self, caller: str, tried: str) -> PinResult | None:
-        """The result of an attempt at a caller's PIN; None for a caller without one. Raises StoreError."""
+        """Check and count an attempt at the caller's PIN or, without one, the agent's. Raises StoreError."""
 
     async def set_pin(self, caller: str, pin: str) -> None:
         """Store a caller's PIN. Raises StoreError."""
 
-    async def count_pin(self, caller: str, *, right: bool) -> bool:
-        """Count an attempt at the agent's PIN. Returns whether the caller had few failures. Raises StoreError."""
 
-
+@dataclass(frozen=True, config=ConfigDict(arbitrary_types_allowed=True))
 class NoMemory:
-    """The MemorySource of a gateway without memory."""
+    """The MemorySource of a gateway without memory. The PIN of all callers counts all the same."""
 
-    can_erase = False
+    pin: Secret | None = None
+
+    can_erase: ClassVar[bool] = False
 
     def load(self, caller: str) -> None: ...
 
     async def erase(self, caller: str) -> None: ...
 
-    async def check_pin(self, caller: str, tried: str) -> None: ...
-    async def set_pin(self, caller: str, pin: str) -> None: ...
+    async def pin_length(self, caller: str) -> int:
+        return 0
 
-    async def count_pin(self, caller: str, *, right: bool) -> bool:
-        return True
+    async def check_pin(self, caller: str, tried: str) -> PinResult | None:
+        return check_common_pin(self.pin, tried)
+
+    async def set_pin(self, caller: str, pin: str) -> None: ...

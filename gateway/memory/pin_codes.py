@@ -1,21 +1,27 @@
 """
 PIN codes of callers: a salted hash of each, and the failed attempts of the last hour.
 
-Attempts are counted in the store, over all calls and nodes: after five failures no PIN is checked for an hour.
+Attempts are counted over all calls and nodes: after five failures no PIN is checked for an hour. They are counted in
+the store and, if each node has a store of its own, where the nodes share counters.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from gateway.memory.access import PinResult
+import orjson
+
+from gateway.errors import SharedStoreUnavailable
+from gateway.memory.access import PinResult, check_common_pin
 from gateway.memory.stores.database import Connection, tables
 from gateway.memory.stores.documents import time_text
 from gateway.memory.stores.store import MemoryStore
+from gateway.settings import Secret
 
 MOST_FAILURES: Final = 5
 FAILURES_COUNT: Final = timedelta(hours=1)
@@ -25,11 +31,21 @@ SCHEMA: Final = tables("pin_codes")
 _OF_CALLER: Final = "WHERE agent = ? AND caller = ?"
 
 
+class Counters(Protocol):
+    """Counters that nodes share. Every method raises SharedStoreUnavailable."""
+
+    async def admit(self, name: str, limit: int, seconds: float) -> float:
+        """Count one more unless there were `limit` in the last `seconds`. How long it takes until one more counts."""
+
+    async def delete(self, name: str) -> bool: ...
+
+
 class PinCodeStore:
     """The PIN codes of callers with agents, in a store that was opened with SCHEMA. Raises StoreUnavailable."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, shared: Counters) -> None:
         self._store = store
+        self._shared = shared
 
     async def set(self, agent: str, caller: str, pin: str) -> None:
         """Store a PIN, in place of any other. Raises ValueError, without quoting it, unless it is 4 to 12 digits."""
@@ -40,13 +56,17 @@ class PinCodeStore:
 
         def work(connection: Connection) -> None:
             _delete(connection, agent, caller)
-            connection.execute("INSERT INTO caller_pin_codes VALUES (?, ?, ?, ?)", (agent, caller, salt, hashed))
+            row = (agent, caller, salt, hashed, len(pin))
+            connection.execute("INSERT INTO caller_pin_codes VALUES (?, ?, ?, ?, ?)", row)
 
         await self._store.run(work)
+        await self._clear_shared(agent, caller)
 
     async def remove(self, agent: str, caller: str) -> bool:
         """Delete the PIN and its failures. Returns whether there was one."""
-        return await self._store.run(lambda connection: _delete(connection, agent, caller))
+        existed = await self._store.run(lambda connection: _delete(connection, agent, caller))
+        await self._clear_shared(agent, caller)
+        return existed
 
     async def forget(self, agent: str, caller: str) -> int:
         """Delete a caller's PIN codes and failures, with one agent or, if it is empty, all. Returns how many PINs."""
@@ -54,28 +74,15 @@ class PinCodeStore:
         await self._store.change(f"DELETE FROM pin_code_failures {condition}", caller, agent)
         return await self._store.change(f"DELETE FROM caller_pin_codes {condition}", caller, agent)
 
-    async def count(self, agent: str, caller: str, *, right: bool, now: datetime | None = None) -> bool:
-        """Count an attempt at a PIN that is checked elsewhere. Returns whether it is valid: the PIN is not locked."""
-        moment = now or datetime.now(UTC)
-        oldest = time_text(moment - FAILURES_COUNT)
+    async def length(self, agent: str, caller: str) -> int:
+        """How many digits the caller's PIN has; 0 without one."""
+        found = await self._store.fetch(f"SELECT length FROM caller_pin_codes {_OF_CALLER}", agent, caller)
+        return int(found[0][0]) if found else 0
 
-        def work(connection: Connection) -> bool:
-            query = f"SELECT count(*) FROM pin_code_failures {_OF_CALLER} AND at > ?"
-            [failures] = connection.execute(query, (agent, caller, oldest)).fetchone()
-            if failures >= MOST_FAILURES:
-                return False
-            # Those that no longer count, and all of them after the right PIN.
-            limit = time_text(moment) if right else oldest
-            connection.execute(f"DELETE FROM pin_code_failures {_OF_CALLER} AND at <= ?", (agent, caller, limit))
-            if not right:
-                statement = "INSERT INTO pin_code_failures (agent, caller, at) VALUES (?, ?, ?)"
-                connection.execute(statement, (agent, caller, time_text(moment)))
-            return True
-
-        return await self._store.run(work)
-
-    async def check(self, agent: str, caller: str, tried: str, *, now: datetime | None = None) -> PinResult | None:
-        """The result of an attempt; None for a caller without a PIN."""
+    async def check(
+        self, agent: str, caller: str, tried: str, *, common: Secret | None = None, now: datetime | None = None
+    ) -> PinResult | None:
+        """The result of an attempt at the caller's PIN or, without one, the `common` one. None without either."""
         moment = now or datetime.now(UTC)
         oldest = time_text(moment - FAILURES_COUNT)
 
@@ -86,21 +93,44 @@ class PinCodeStore:
             connection.execute(f"DELETE FROM pin_code_failures {_OF_CALLER} AND at <= ?", (agent, caller, oldest))
             query = f"SELECT count(*) FROM pin_code_failures {_OF_CALLER}"
             [failures] = connection.execute(query, (agent, caller)).fetchone()
-            if stored and failures < MOST_FAILURES:
+            if (stored or common) and failures < MOST_FAILURES:
                 statement = "INSERT INTO pin_code_failures (agent, caller, at) VALUES (?, ?, ?)"
                 connection.execute(statement, (agent, caller, time_text(moment)))
             return stored, failures
 
         stored, failures = await self._store.run(begin)
-        if stored is None:
+        if stored is None and common is None:
             return None
-        if failures >= MOST_FAILURES:
+        if failures >= MOST_FAILURES or await self._is_locked_elsewhere(agent, caller):
             return PinResult.LOCKED
-        salt, hashed = stored
-        if hmac.compare_digest(await asyncio.to_thread(_hash, tried, salt), hashed):
+        if stored is None:
+            result = check_common_pin(common, tried)
+        else:
+            salt, hashed = stored
+            is_right = hmac.compare_digest(await asyncio.to_thread(_hash, tried, salt), hashed)
+            result = PinResult.RIGHT if is_right else PinResult.WRONG
+        if result is PinResult.RIGHT:
             await self._store.change(f"DELETE FROM pin_code_failures {_OF_CALLER}", agent, caller)
-            return PinResult.RIGHT
+            await self._clear_shared(agent, caller)
+            return result
         return PinResult.WRONG if failures + 1 < MOST_FAILURES else PinResult.LOCKED
+
+    # Failures at other nodes. While the shared counters are away, each node has its own limit.
+
+    async def _is_locked_elsewhere(self, agent: str, caller: str) -> bool:
+        try:
+            return await self._shared.admit(_counter(agent, caller), MOST_FAILURES, FAILURES_COUNT.total_seconds()) > 0
+        except SharedStoreUnavailable:
+            return False
+
+    async def _clear_shared(self, agent: str, caller: str) -> None:
+        with contextlib.suppress(SharedStoreUnavailable):
+            await self._shared.delete(_counter(agent, caller))
+
+
+def _counter(agent: str, caller: str) -> str:
+    """Without the caller's number: an erasure does not reach counters, which expire after an hour."""
+    return f"pin-failures:{hashlib.sha256(orjson.dumps([agent, caller])).hexdigest()}"
 
 
 def _hash(pin: str, salt: str) -> str:

@@ -34,9 +34,13 @@ class VoiceCommandKind(enum.StrEnum):
     OFF_RECORD = "off_record"
     """Store nothing from this turn on, including the turn itself."""
     ON_RECORD = "on_record"
+    SET_PIN = "set_pin"
+    """Give them a PIN: the digits that follow."""
 
 
-_CONFIRMED: Final = frozenset({VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING})
+_CONFIRMED: Final = frozenset(
+    {VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING, VoiceCommandKind.SET_PIN}
+)
 
 
 class CommandStep(enum.Enum):
@@ -98,6 +102,10 @@ class VoiceCommands:
         self._asked, self._asked_at = asked, asked_at
         return found is not None
 
+    def sets_pin(self, text: str) -> bool:
+        """Whether the caller sets a PIN, in any sentence: the digits may be in the next one."""
+        return self._phrases.sets_pin(text)
+
     def is_bare(self, text: str) -> bool:
         """Whether the turn consists of the command alone."""
         return all(self._phrases.filler.fullmatch(_spoken(sentence)) for sentence in _sentences(text)[:-1])
@@ -124,6 +132,8 @@ class _Phrases:
     def kind(self, text: str) -> VoiceCommandKind | None:
         """The command in the last sentence. One followed by more, as in "Forget that. Make it two.", is none."""
         sentences = _sentences(text)
+        if self.sets_pin(text):
+            return VoiceCommandKind.SET_PIN
         off_record = self.commands[VoiceCommandKind.OFF_RECORD]
         for sentence in sentences:
             # Also before a comma, as in "Off the record, I have never liked it": the rest must not be stored either.
@@ -133,6 +143,10 @@ class _Phrases:
                 return VoiceCommandKind.OFF_RECORD
         last = _spoken(sentences[-1]) if sentences else ""
         return next((kind for kind, pattern in self.commands.items() if pattern.fullmatch(last)), None)
+
+    def sets_pin(self, text: str) -> bool:
+        pattern = self.commands[VoiceCommandKind.SET_PIN]
+        return any(pattern.match(_spoken(sentence)) for sentence in _sentences(text))
 
 
 @lru_cache(maxsize=64)

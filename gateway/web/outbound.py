@@ -6,6 +6,7 @@ and the call continues like an incoming one.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,6 +34,8 @@ PATH: Final = "/v1/outbound/call"
 MAX_CONTEXT: Final = 8000
 """Characters. The context becomes part of the prompt."""
 MAX_GREETING: Final = 500
+BUSY_SECONDS: Final = 30
+"""Retry-After while too many calls are live: calls take minutes, but one of them may end at any moment."""
 
 _FIELDS: Final = frozenset({"to", "from", "agent", "carrier", "context", "greeting"})
 _log = logging.getLogger(__name__)
@@ -69,29 +72,33 @@ class OutboundEndpoint:
 
     async def _check_limits(self, carrier: str, number: str, call: OutboundCall) -> None:
         """Raise HTTPException for a number that may not be dialled, or one call too many."""
-        status, problem = 429, ""
+        status, problem, retry_after = 429, "", float(BUSY_SECONDS)
         try:
             self.limits.check(carrier, call.to, number)
-            if (refusal := self.manager.full(call.to)) is not None:
+            if (refusal := await self.manager.claim_dial(call)) is not None:
                 problem = str(refusal)
-            elif not await self.outbound_calls.may_place_one_more():
-                problem = "OUTBOUND_PER_HOUR calls were placed in this hour"
+            elif seconds := await self.outbound_calls.count_one_more():
+                problem, retry_after = "OUTBOUND_PER_HOUR calls were placed in the last hour", seconds
+                await self.manager.release_dial(call)
             if problem:
                 REFUSED.labels(carrier, "too many outbound calls").inc()
         except NumberNotAllowed as error:
             status, problem = 403, str(error)
         except SharedStoreUnavailable:
+            await self.manager.release_dial(call)
             raise HTTPException(503, "the call can't be counted now; try again in a moment") from None
         if problem:
             fields = {"caller": last_four(call.to), "carrier": carrier, "reason": problem}
             _log.warning("outbound call refused", extra=fields)
-            raise HTTPException(status, problem)
+            later = {"Retry-After": str(math.ceil(retry_after))} if status == 429 else None
+            raise HTTPException(status, problem, later)
 
     async def _dial(self, request: Request, carrier: str, number: str, call: OutboundCall) -> str:
         try:
             # Stored first: the called party may answer before the carrier's response arrives.
             await self.outbound_calls.keep(call)
         except SharedStoreUnavailable:
+            await self.manager.release_dial(call)
             raise HTTPException(503, "the call can't be stored now; try again in a moment") from None
         self.manager.dials(carrier, call)
         media_url = self.public.socket_url(request, f"/{carrier}/media")

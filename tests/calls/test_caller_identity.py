@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.caller_identity import PIN_REMOVED, CallerIdentity
+from gateway.calls.caller_identity import PIN_ARGUMENT, PIN_REMOVED, CallerIdentity
 from gateway.memory.access import AccessChange, MemoryAccess, TrustPolicy
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
 from gateway.session import TrustLevel, VoiceSession
@@ -39,13 +39,13 @@ class FakeRecorder:
 class Line:
     """A call that notes how access to memory changes."""
 
-    def __init__(self, *, memory: FakeMemory | None = None, **of_agent) -> None:
+    def __init__(self, *, memory: FakeMemory | None = None, fails: bool = False, **of_agent) -> None:
         self.changes: list[AccessChange] = []
         self.events = FakeEvents()
         self.session = VoiceSession(agent="maya", caller=NUMBER, carrier="twilio")
         self.access = MemoryAccess(TrustLevel.NAME, caller=NUMBER)
         self.other = FakeMemory()
-        self.source = FakeMemorySource(**{NUMBER: memory, "state:customer:7": self.other})
+        self.source = FakeMemorySource(fails=fails, **{NUMBER: memory, "state:customer:7": self.other})
         self.access.open(self.source)
         self.access.subscribe(self.changes.append)
         agent = Agent("maya", "You are Maya.", **of_agent)
@@ -56,37 +56,133 @@ class Line:
     def says(self, text: str, at: float = 0.0, *, question: str = "") -> str:
         return self.caller.caller_said(text, at, question=question)
 
+    def press(self, keys: str) -> None:
+        for key in keys:
+            self.caller.digit_pressed(key, 1.0)
+
 
 @pytest.fixture
-def with_pin():
-    return Line(trust=TrustPolicy(pin=Secret("4711")))
+async def with_pin():
+    line = Line(trust=TrustPolicy(pin=Secret("4711")))
+    line.source.common_pin = "4711"
+    await line.caller.load_pin_length()
+    return line
 
 
-def test_words_are_written_as_they_are():
-    assert Line().says("I would like to order at 4711 Main Street.") == "I would like to order at 4711 Main Street."
+@pytest.fixture
+async def with_own_pin():
+    """The agent has a PIN for all, too."""
+    line = Line(trust=TrustPolicy(pin=Secret("4711")))
+    line.source.common_pin, line.source.pins[NUMBER] = "4711", "471199"
+    await line.caller.load_pin_length()
+    return line
 
 
-async def test_own_pin_is_checked_and_not_written_down():
-    """The caller's own PIN may be said, or typed with #. The recording, which has the digits, is deleted."""
+async def test_words_are_written_as_they_are():
     line = Line()
-    line.source.pins[NUMBER] = "471199"
-    assert line.says("My PIN is 1234.") == PIN_REMOVED
+    await line.caller.load_pin_length()
+    assert line.says("I would like to order at 4711 Main Street.") == "I would like to order at 4711 Main Street."
+    line.press("1")
+    assert not line.recorder.discarded  # without a PIN a key is only a key
+
+
+async def test_own_pin_is_checked_and_not_written_down(with_own_pin):
+    """The recording, which has the digits, is deleted. What has not the PIN's length was misheard."""
+    line = with_own_pin
+    assert line.says("My PIN is 471188.") == line.says("My PIN is 1234.") == PIN_REMOVED
     await line.tasks.run()
-    assert line.access.level is TrustLevel.NAME and line.recorder.discarded
-    for key in "471199#":
-        line.caller.digit_pressed(key, 1.0)
+    assert (line.access.level, line.source.tried) == (TrustLevel.NAME, ["471188"])
+    assert line.recorder.discarded
+    line.says("My PIN is 471199.")
     await line.tasks.run()
     assert (line.access.level, line.session.trust) == (TrustLevel.EVERYTHING, TrustLevel.EVERYTHING)
     assert line.access.proven
 
 
+async def test_own_pin_is_typed_without_a_hash_key(with_own_pin):
+    """It counts instead of the agent's, which is shorter."""
+    with_own_pin.press("471199")
+    await with_own_pin.tasks.run()
+    assert (with_own_pin.source.tried, with_own_pin.access.proven) == (["471199"], True)
+
+
+async def test_own_pin_of_unknown_length_ends_with_a_hash_key():
+    line = Line()
+    line.source.pins[NUMBER] = "471199"  # the store has not answered yet
+    line.press("4")
+    assert line.recorder.discarded
+    line.press("71199#")
+    await line.tasks.run()
+    assert line.access.proven
+
+
+async def test_store_away_leaves_the_length_unknown():
+    line = Line(fails=True)
+    await line.caller.load_pin_length()
+    line.press("4711#")
+    await line.tasks.run()
+    assert line.source.tried == ["4711"]
+
+
+async def test_three_attempts_a_call(with_pin):
+    with_pin.press("123412341234")
+    with_pin.says("My PIN is 4711.")
+    await with_pin.tasks.run()
+    assert (with_pin.source.tried, with_pin.access.level) == (["1234"] * 3, TrustLevel.NAME)
+
+
+async def test_attempts_without_a_pin_do_not_count():
+    line = Line()
+    for _ in range(5):
+        assert line.says("My PIN is 1234.") == PIN_REMOVED
+        await line.tasks.run()
+    line.source.pins[NUMBER] = "4711"
+    line.says("My PIN is 4711.")
+    await line.tasks.run()
+    assert line.access.proven
+
+
+async def test_no_attempt_after_the_right_pin(with_pin):
+    with_pin.press("4711")
+    await with_pin.tasks.run()
+    with_pin.press("1234")
+    assert with_pin.says("My PIN is 4712.") == PIN_REMOVED
+    await with_pin.tasks.run()
+    assert with_pin.source.tried == ["4711"]
+
+
 async def test_function_sets_a_pin_for_a_certain_caller_only():
     line = Line()
     line.caller.set_pin("471199")
-    line.access.raise_level(TrustLevel.EVERYTHING)
+    assert line.recorder.discarded  # it has the arguments of the function
+    line.access.level = TrustLevel.EVERYTHING
     line.caller.set_pin("4712")
     await line.tasks.run()
     assert line.source.pins == {NUMBER: "4712"}
+
+
+async def test_function_replaces_a_pin_only_if_the_caller_is_proven():
+    """A number of the allow list may be forged, and a new PIN would be the proof of the one who forged it."""
+    line = Line()
+    line.access.level, line.source.pins[NUMBER] = TrustLevel.EVERYTHING, "4711"
+    line.caller.set_pin("4712")
+    await line.tasks.run()
+    assert line.source.pins == {NUMBER: "4711"}
+    line.says("My PIN is 4711.")
+    await line.tasks.run()
+    line.caller.set_pin("4712")
+    await line.tasks.run()
+    assert line.source.pins == {NUMBER: "4712"}
+
+
+@pytest.mark.parametrize("arguments", ['{"pin": "4711"}', '{"name": "Ana", "new_pin" : 4711}', '{"pinCode":"4711"}'])
+def test_argument_that_is_a_pin_is_recognised(arguments):
+    assert PIN_ARGUMENT.search(arguments)
+
+
+@pytest.mark.parametrize("arguments", ["{}", '{"pinned": true}', '{"shipping": "pin"}', '{"opinion": "none"}'])
+def test_other_arguments_are_no_pin(arguments):
+    assert not PIN_ARGUMENT.search(arguments)
 
 
 async def test_spoken_pin_is_not_written_down(with_pin):

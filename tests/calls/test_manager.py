@@ -92,6 +92,7 @@ class FakeCluster(SingleNode):
     def __init__(self):
         self.log = []
         self.claims = []
+        self.released = []
         self.full = None
         self.records = {}
         self.fetched = None
@@ -105,6 +106,12 @@ class FakeCluster(SingleNode):
     async def claim(self, key, groups):
         self.claims.append(groups)
         return self.full
+
+    async def claim_dial(self, order_id, groups, seconds):
+        return await self.claim(("dialled", order_id), groups)
+
+    async def release_dial(self, order_id, groups):
+        self.released.append(order_id)
 
     async def publish_token(self, record):
         self.records[record.key] = record
@@ -617,39 +624,40 @@ async def test_calls_of_other_nodes_count(tmp_path, group, refusal):
 async def test_answered_outbound_call_is_counted_and_not_refused(tmp_path):
     setup = Setup(tmp_path, cluster=FakeCluster(), max_calls=1)
     await setup.accept()
-    setup.cluster.nodes = [{"node": "a", "calls": 1}, {"node": "b", "calls": 3}]
-    assert setup.manager.full("+12025550199") is Refusal.FULL  # before it is dialled
     order = OutboundCall("+12025550199", CALLED)
+    assert await setup.manager.claim_dial(order) is Refusal.FULL  # before it is dialled
     assert isinstance(await setup.manager.picked_up(TELNYX, order, media_url="wss://media"), ManagedCall)
     assert setup.cluster.claims[-1] == {"all": 0, "+12025550199": 0}
     setup.ticking.cancel()
 
 
-async def test_outbound_calls_see_the_calls_of_other_nodes(tmp_path):
-    setup = Setup(tmp_path, cluster=FakeCluster(), max_calls=4, calls_per_caller=1)
-    setup.cluster.nodes = [{"node": "a", "calls": 9}, {"node": "b", "calls": 3}, {"node": "c"}]
-    assert setup.manager.full(CALLER) is None
-    await setup.accept(caller="+12025550199")
-    assert setup.manager.full(CALLER) is Refusal.FULL
-    setup.cluster.nodes = []
-    assert setup.manager.full("+12025550199") is Refusal.CALLER_BUSY
+@pytest.mark.parametrize(("group", "refusal"), [("all", Refusal.FULL), ("+12025550199", Refusal.CALLER_BUSY)])
+async def test_outbound_calls_count_at_all_nodes_while_they_ring(tmp_path, group, refusal):
+    setup = Setup(tmp_path, cluster=FakeCluster(), max_calls=4, calls_per_caller=2)
+    order = OutboundCall("+12025550199", CALLED)
+    assert await setup.manager.claim_dial(order) is None
+    assert setup.cluster.claims == [{"all": 4, "+12025550199": 2}]
+    await setup.manager.picked_up(TELNYX, order, media_url="wss://media")
+    await asyncio.sleep(0)
+    assert setup.cluster.released == [order.id]
+    setup.cluster.full = group
+    assert await setup.manager.claim_dial(OutboundCall("+12025550199", CALLED)) is refusal
     setup.ticking.cancel()
 
 
 async def test_ringing_outbound_calls_count(tmp_path):
     setup = Setup(tmp_path, max_calls=2, calls_per_caller=1)
     orders = [OutboundCall(number, CALLED) for number in (CALLER, "+12025550199")]
-    setup.manager.dials("twilio", orders[0])
-    assert setup.manager.full(CALLER) is Refusal.CALLER_BUSY
-    setup.manager.dials("twilio", orders[1])
+    dial = setup.manager.claim_dial
+    assert await dial(orders[0]) is None
+    assert await dial(OutboundCall(CALLER, CALLED)) is Refusal.CALLER_BUSY
+    assert await dial(orders[1]) is None
     assert await setup.accept(caller="") is Refusal.FULL
     setup.manager.unanswered("twilio", orders[0], "busy")
-    assert setup.manager.full(CALLER) is None
     await setup.manager.picked_up(TWILIO, orders[1], media_url="wss://media")
-    assert setup.manager.full(CALLER) is None
-    setup.manager.dials("twilio", orders[0])
-    assert setup.manager.full("") is Refusal.FULL
+    assert await dial(orders[0]) is None
+    assert await dial(OutboundCall("+12025550198", CALLED)) is Refusal.FULL
     setup.manager.carrier_ended(TWILIO)
     await asyncio.sleep(TIMEOUTS.dialling + 1)  # its end was reported to another node
-    assert setup.manager.full(CALLER) is None
+    assert await dial(OutboundCall(CALLER, CALLED)) is None
     setup.ticking.cancel()

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.memory_commands import LEVELS, MemoryCommands
+from gateway.calls.memory_commands import NEED_PROOF, MemoryCommands
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.session import TrustLevel, VoiceSession
 from gateway.text.voice_commands import VoiceCommandKind
@@ -165,4 +165,45 @@ async def test_without_memory_there_is_nothing_to_do():
 
 
 def test_forged_number_cannot_wipe_out_memory() -> None:
-    assert LEVELS == {VoiceCommandKind.FORGET_EVERYTHING: TrustLevel.EVERYTHING}
+    assert NEED_PROOF == {VoiceCommandKind.FORGET_EVERYTHING, VoiceCommandKind.SET_PIN}
+
+
+async def test_pin_is_set_after_a_yes():
+    line = Line()
+    assert await line.says("Set my PIN to four seven one one.") == (
+        "Shall I set the number you just gave as your PIN? Please say yes or no."
+    )
+    assert line.source.pins == {}
+    assert await line.says("Yes.") == "All right, your PIN is set."
+    assert line.source.pins == {CALLER: "4711"}
+
+
+async def test_no_leaves_the_pin():
+    line = Line()
+    await line.says("Set my PIN to 4711.")
+    await line.says("No.")
+    await line.says("Yes.")
+    assert line.source.pins == {}
+
+
+@pytest.mark.parametrize("certainty", [{"proven": False}, {"level": TrustLevel.SUMMARIES}])
+async def test_uncertain_caller_sets_no_pin(certainty):
+    """Needs attestation A, or the present PIN: a number of the allow list may be forged."""
+    line = Line(**certainty)
+    for said in ("Set my PIN to 4711.", "Yes."):
+        assert await line.says(said) == "I'm sorry, I can't do that right now."
+    assert line.source.pins == {}
+
+
+@pytest.mark.parametrize("said", ["Set my PIN to three digits.", "Set my PIN to 471.", "Set my PIN to"])
+async def test_caller_learns_how_to_set_a_pin(said):
+    line = Line()
+    assert await line.says(said) == "Please say: set my PIN to, and then four to twelve digits."
+    await line.says("Yes.")
+    assert line.source.pins == {}
+
+
+async def test_without_memory_no_pin_is_set():
+    line = Line()
+    line.source.can_erase = False
+    assert await line.says("Set my PIN to 4711.") == "I'm sorry, I can't do that right now."

@@ -49,11 +49,13 @@ async def test_order_is_read_with_the_same_token_alone():
 async def test_so_many_calls_an_hour():
     store = FakeSharedStore()  # the nodes' own
     nodes = [OutboundCallStore(store, Secret("token"), per_hour=3) for _ in range(2)]
-    assert [await nodes[number % 2].may_place_one_more() for number in range(4)] == [True, True, True, False]
-    await asyncio.sleep(HOUR)
-    assert await nodes[0].may_place_one_more()
+    assert await nodes[0].count_one_more() == 0
+    await asyncio.sleep(HOUR / 2)
+    assert [await nodes[number % 2].count_one_more() for number in range(3)] == [0, 0, HOUR / 2]
+    await asyncio.sleep(HOUR / 2)
+    assert [await node.count_one_more() for node in nodes] == [0, HOUR / 2]  # the hour slides
 
 
 async def test_no_limit_per_hour():
     book = OutboundCallStore(FakeSharedStore(), Secret("token"))
-    assert all([await book.may_place_one_more() for _ in range(100)])
+    assert not any([await book.count_one_more() for _ in range(100)])

@@ -424,6 +424,16 @@ async def test_ended_call_makes_room(nodes: Nodes) -> None:
     assert await second.claim(("twilio", "CA2"), groups) is None
 
 
+async def test_ringing_phone_counts_at_all_nodes(nodes: Nodes) -> None:
+    first, second = await nodes.start("a"), await nodes.start("b")
+    groups = {"all": 1, "+12025550143": 1}
+    assert await first.claim_dial("order-1", groups, 60) is None
+    assert await second.claim(KEY, groups) == "all"
+    assert await second.claim_dial("order-2", groups, 60) == "all"
+    await second.release_dial("order-1", groups)  # its end was reported there
+    assert await second.claim(KEY, groups) is None
+
+
 async def test_ended_calls_of_a_dead_node_are_not_counted_for_ever(nodes: Nodes) -> None:
     """It died before it could withdraw its claim."""
     first, second = await nodes.start("a"), await nodes.start("b")

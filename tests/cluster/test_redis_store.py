@@ -302,14 +302,19 @@ async def test_writer_can_be_cancelled_at_any_moment(shared_store: SharedStore) 
 # Limits
 
 
-async def test_every_node_counts_on(server: StoreServer) -> None:
-    assert sorted(await at_once(server, lambda store, _: store.count("dialled", 60))) == list(range(1, MANY + 1))
+async def test_nodes_admit_so_many_together(server: StoreServer) -> None:
+    waits = await at_once(server, lambda store, _: store.admit("dialled", MANY - 2, 60))
+    assert waits.count(0.0) == MANY - 2 and all(0 <= wait <= 60 for wait in waits)
 
 
-async def test_counter_starts_again(shared_store: SharedStore) -> None:
-    assert [await shared_store.count("dialled", 0.2) for _ in range(2)] == [1, 2]
-    await gone(shared_store, "dialled")
-    assert await shared_store.count("dialled", 60) == 1
+async def test_admitted_ones_count_for_a_time_each(shared_store: SharedStore) -> None:
+    """The window slides: the first one makes room while the second still counts."""
+    assert [await shared_store.admit("dialled", 2, 60) for _ in range(2)] == [0.0, 0.0]
+    wait = await shared_store.admit("dialled", 2, 0.3)
+    assert 0 < wait <= 0.3
+    await asyncio.sleep(wait + 0.002)
+    assert await shared_store.admit("dialled", 2, 0.3) == 0.0
+    assert await shared_store.delete("dialled")
 
 
 async def test_as_many_join_as_there_is_room(server: StoreServer) -> None:

@@ -78,7 +78,9 @@ async def test_file_of_an_earlier_version_is_deleted(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(tmp_path) if name.startswith("workers.db")]
 
 
-async def test_counter_starts_again(store):
-    assert [await store.count("name", 60) for _ in range(3)] == [1, 2, 3]
-    await store.put("name", b"3", -1)
-    assert await store.count("name", 60) == 1
+async def test_so_many_are_admitted_within_a_time(store):
+    assert [await store.admit("name", 2, 600) for _ in range(2)] == [0.0, 0.0]
+    assert 0 < await store.admit("name", 2, 600) <= 600
+    assert await store.admit("name", 3, 600) == 0.0  # those that were refused do not count
+    assert await store.delete("name")
+    assert await store.admit("name", 1, 60) == 0.0

@@ -253,7 +253,9 @@ class FakeMemorySource:
         self.memories: dict[str, FakeMemory] = dict(memories)
         self.erased: list[str] = []
         self.pins: dict[str, str] = {}
+        self.common_pin = ""
         self.is_locked = False
+        self.tried: list[str] = []
         self._fails = fails
 
     def load(self, caller: str) -> Any:
@@ -265,12 +267,16 @@ class FakeMemorySource:
         self.erased.append(caller)
 
     async def check_pin(self, caller: str, tried: str) -> PinResult | None:
-        if caller not in self.pins:
+        self.tried.append(tried)
+        pin = self.pins.get(caller, self.common_pin)
+        if not pin:
             return None
-        return PinResult.RIGHT if tried == self.pins[caller] else PinResult.WRONG
+        return PinResult.LOCKED if self.is_locked else PinResult.RIGHT if tried == pin else PinResult.WRONG
+
+    async def pin_length(self, caller: str) -> int:
+        if self._fails:
+            raise StoreUnavailable("the store is away")
+        return len(self.pins.get(caller, ""))
 
     async def set_pin(self, caller: str, pin: str) -> None:
         self.pins[caller] = pin
-
-    async def count_pin(self, caller: str, *, right: bool) -> bool:
-        return not self.is_locked

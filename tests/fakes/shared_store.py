@@ -43,11 +43,12 @@ class FakeSharedStore:
         self._lists.pop(name, None)
         return existed
 
-    async def count(self, name: str, seconds: float) -> int:
-        await self.add(name, b"0", seconds)
-        value, expires = self._values[name]
-        self._values[name] = b"%d" % (int(value) + 1), expires
-        return int(value) + 1
+    async def admit(self, name: str, limit: int, seconds: float) -> float:
+        times = [float(at) for at in await self.items(name) if float(at) > _now() - seconds]
+        if len(times) >= limit:
+            return times[-limit] + seconds - _now()
+        await self.rewrite(name, [b"%f" % at for at in (*times, _now())], seconds)
+        return 0.0
 
     async def join(self, name: str, member: str) -> bool:
         self._reach()
@@ -95,6 +96,10 @@ class FakeSharedStore:
         return self._lists[name][0].pop(0)
 
     async def close(self) -> None: ...
+
+    @property
+    def names(self) -> set[str]:
+        return {*self._values, *self._sets, *self._lists}
 
     def lose_everything(self) -> None:
         """As a server that was restarted without persistence."""

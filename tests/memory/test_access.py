@@ -10,10 +10,12 @@ from gateway.memory.access import (
     KEY_PAUSE,
     AccessChange,
     MemoryAccess,
+    PinEntry,
     PinResult,
-    PinVerifier,
     TrustPolicy,
+    check_common_pin,
     read_trust,
+    spoken_pin,
 )
 from gateway.session import TrustLevel
 from gateway.settings import Secret
@@ -21,7 +23,7 @@ from gateway.telephony.phone_numbers import Attestation
 from tests.fakes.call_parts import FakeMemory, FakeMemorySource
 
 WHERE = "gateway.toml, [agents.maya]: memory.trust"
-RIGHT, WRONG, LOCKED = PinResult.RIGHT, PinResult.WRONG, PinResult.LOCKED
+RIGHT, WRONG = PinResult.RIGHT, PinResult.WRONG
 
 
 def policy(**table) -> TrustPolicy:
@@ -130,40 +132,27 @@ def test_proof_never_lowers_the_level(levels, withheld, allow_listed):
 # The PIN by keypad
 
 
-def press(pad: PinVerifier, keys: str, start: float = 100.0) -> list[PinResult]:
-    results = [pad.pressed(key, start + second) for second, key in enumerate(keys)]
-    return [result for result in results if result is not None]
+def press(keys: str, length: int = 4, *, entry: PinEntry | None = None, start: float = 100.0) -> list[str]:
+    entry = entry or PinEntry()
+    return list(filter(None, (entry.pressed(key, start + second, length) for second, key in enumerate(keys))))
 
 
 @pytest.mark.parametrize("keys", ["4711", "4711#", "12*4711", "#4711", "4A711", "4712 4711", "47#4711"])
-def test_right_keys_open(keys):
-    pad = PinVerifier(Secret("4711"))
-    assert press(pad, keys)[-1] is RIGHT
-    assert pad.given
+def test_pin_is_complete_with_its_last_digit(keys):
+    assert press(keys)[-1] == "4711"
+
+
+def test_pin_of_unknown_length_ends_with_a_hash_key():
+    assert press("12*4711#", 0) == ["4711"]
+    assert press("471199", 0) == []
+    assert press("123#") == ["123"]
+    assert press(f"{'4' * 100}#", 0) == ["4" * 13]  # one digit too many
 
 
 def test_key_hit_by_chance_does_not_spoil_the_try():
-    pad = PinVerifier(Secret("4711"))
-    assert press(pad, "9") == []
-    assert press(pad, "4711", 100.1 + KEY_PAUSE) == [RIGHT]
-
-
-def test_three_wrong_tries_lock():
-    pad = PinVerifier(Secret("4711"))
-    assert press(pad, "1234123#56784711") == [WRONG, WRONG, LOCKED]
-    assert pad.heard("my pin is 4711") is None
-    assert (pad.given, pad.tries_left) == (False, 0)
-
-
-def test_keys_after_the_right_ones_are_no_tries():
-    pad = PinVerifier(Secret("4711"))
-    assert press(pad, "4711123412341234") == [RIGHT]
-    assert (pad.given, pad.tries_left) == (True, 3)
-
-
-def test_tries_of_an_interrupted_call_count():
-    pad = PinVerifier(Secret("4711"), tries=1)
-    assert press(pad, "1234") == [LOCKED]
+    entry = PinEntry()
+    assert press("9", entry=entry) == []
+    assert press("4711", entry=entry, start=100.1 + KEY_PAUSE) == ["4711"]
 
 
 # The PIN by voice
@@ -182,17 +171,22 @@ def test_tries_of_an_interrupted_call_count():
         "My passcode is four, seven, one, one. And I'd like to book two rooms.",
         "Meine PIN lautet vier sieben eins eins",
         "Mi clave es cuatro siete uno uno",
+        "Mi código PIN es cuatro siete uno uno",
         "Mon code PIN est quatre sept un un",
+        "Set my PIN to four seven one one",
+        "Setze meine PIN auf vier sieben eins eins",
+        "Pon mi PIN en cuatro siete uno uno",
+        "Mets mon code PIN à quatre sept un un",
     ],
 )
-def test_spoken_pin_opens(text):
-    assert PinVerifier(Secret("4711")).heard(text) is RIGHT
+def test_pin_can_be_spoken(text):
+    assert spoken_pin(text, length=4) == spoken_pin(text) == "4711"
 
 
 @pytest.mark.parametrize("text", ["Four seven one one.", "It's 4711", "Yes, it's four seven, uh, one one", "47 11"])
-def test_answer_to_the_question_opens(text):
-    assert PinVerifier(Secret("4711")).heard(text, question="Could you tell me your PIN?") is RIGHT
-    assert PinVerifier(Secret("4711")).heard(text, question="And your order number?") is None
+def test_answer_to_the_question_is_a_pin(text):
+    assert spoken_pin(text, question="Could you tell me your PIN?") == "4711"
+    assert spoken_pin(text, question="And your order number?") == ""
 
 
 @pytest.mark.parametrize(
@@ -211,14 +205,7 @@ def test_answer_to_the_question_opens(text):
     ],
 )
 def test_talk_about_numbers_is_no_try(text):
-    pad = PinVerifier(Secret("4711"))
-    assert pad.heard(text) is None
-    assert pad.tries_left == 3
-
-
-def test_wrong_number_is_a_try():
-    pad = PinVerifier(Secret("4711"))
-    assert [pad.heard("my pin is 1 2 3 4") for _ in range(4)] == [WRONG, WRONG, LOCKED, None]
+    assert spoken_pin(text, length=4) == ""
 
 
 DIGIT_WORDS = {
@@ -232,14 +219,20 @@ DIGIT_WORDS = {
 @given(st.sampled_from(sorted(DIGIT_WORDS)), st.from_regex(r"[0-9]{4,12}", fullmatch=True))
 def test_any_pin_can_be_spoken_digit_by_digit(language, pin):
     spoken = " ".join(DIGIT_WORDS[language][int(digit)] for digit in pin)
-    assert PinVerifier(Secret(pin)).heard(f"PIN {spoken}") is RIGHT
+    assert spoken_pin(f"PIN {spoken}") == spoken_pin(f"PIN {spoken}", length=len(pin)) == pin
 
 
 @given(st.text())
 def test_whatever_is_heard_or_pressed_does_no_harm(text):
-    pad = PinVerifier(Secret("471100471100"))
-    results = [pad.heard(text), pad.heard(text, question="pin"), *map(pad.pressed, text, itertools.count())]
-    assert RIGHT not in results
+    entry = PinEntry()
+    tried = [spoken_pin(text), spoken_pin(text, question="pin"), *map(entry.pressed, text, itertools.count())]
+    assert "471100471100" not in tried
+
+
+def test_common_pin_is_right_or_wrong():
+    pin = Secret("4711")
+    assert [check_common_pin(pin, tried) for tried in ("4711", "4712", "47110")] == [RIGHT, WRONG, WRONG]
+    assert check_common_pin(None, "4711") is None
 
 
 # The access of a live call

@@ -67,6 +67,28 @@ SAID = {
         "You can remember things again.",
         "Resume recording again, please.",
     ],
+    ("en", VoiceCommandKind.SET_PIN): [
+        "Set my PIN to four seven one one.",
+        "Okay, please set my PIN code to 4-7-1-1. Thanks.",
+        "I'd like to change my PIN to 47 11",
+        "My new PIN should be 4711.",
+        "Set my PIN to: 4711",
+        "Set my PIN to, uh",
+    ],
+    ("de", VoiceCommandKind.SET_PIN): [
+        "Setze meine PIN auf vier sieben eins eins.",
+        "Bitte ändern Sie meine PIN in 4711.",
+        "Setzen Sie meine Geheimzahl auf 4711, bitte",
+    ],
+    ("es", VoiceCommandKind.SET_PIN): [
+        "Pon mi PIN en cuatro siete uno uno.",
+        "Cambie mi clave a 4711, por favor",
+        "Pon mi código PIN a 4711",
+    ],
+    ("fr", VoiceCommandKind.SET_PIN): [
+        "Mets mon code PIN à quatre sept un un.",
+        "Changez mon PIN en 4711 s'il vous plaît",
+    ],
     ("de", VoiceCommandKind.TELL_KNOWN): [
         "Was weißt du über mich?",
         "Was wissen Sie alles über mich?",
@@ -165,6 +187,9 @@ TALK = {
         "Remove that from my order.",
         "Please remember that.",
         "I don't remember that.",
+        "How do I set my PIN?",
+        "My PIN is 4711.",
+        "My bank wants me to set my PIN to something else.",
         "Yes.",
         "Please do.",
     ],
@@ -214,14 +239,16 @@ def test_talk_is_no_command(language, text):
 
 
 @given(
-    st.sampled_from([text for (language, _), texts in SAID.items() if language == "en" for text in texts]), st.data()
+    st.sampled_from([(kind, text) for (language, kind), texts in SAID.items() if language == "en" for text in texts]),
+    st.data(),
 )
-def test_command_inside_a_sentence_is_talk(text, data):
-    """Whatever word stands before or after it, unless it is known to mean nothing."""
+def test_command_inside_a_sentence_is_talk(said, data):
+    """Whatever word stands before or after it, unless it is known to mean nothing. A PIN that was misheard is one."""
+    kind, text = said
     sentence = max(re.split("[.?,]", text), key=len).strip()
     word = data.draw(st.text("bcdfghjklpqrtvwxz", min_size=3))
     assert heard(f"{word} {sentence}") is None
-    assert heard(f"{sentence} {word}") is None
+    assert heard(f"{sentence} {word}") is (kind if kind is VoiceCommandKind.SET_PIN else None)
 
 
 @given(st.text(), st.sampled_from(sorted(RULES)))
@@ -239,7 +266,7 @@ def test_endless_repetition_is_talk(words):
 
 # Asking back
 
-ASKED_BACK = [VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING]
+ASKED_BACK = [VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING, VoiceCommandKind.SET_PIN]
 
 
 def asked(wish: VoiceCommandKind, language: str = "en") -> VoiceCommands:
