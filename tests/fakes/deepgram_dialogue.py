@@ -266,6 +266,7 @@ class Dialogue(Wire):
         task = self._group.create_task(_until_closed(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # it may have been cancelled before it began
         return task
 
 
