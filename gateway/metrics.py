@@ -87,6 +87,8 @@ CALL_SECONDS: Final = _histogram(
     "call_seconds", "duration of calls", ["carrier", "engine"], buckets=(5, 15, 30, 60, 120, 300, 600, 1800, 3600)
 )
 PIN_TRIES: Final = _counter("pin_tries_total", "attempts at a caller's PIN", ["result"])
+for _result in ("right", "wrong", "locked"):
+    PIN_TRIES.labels(_result)  # so that the first one is an increase
 AUDIT_FAILURES: Final = _counter("audit_failures_total", "audit entries that could not be stored")
 REFUSED: Final = _counter("refused_calls_total", "calls that were not admitted", ["carrier", "reason"])
 ADDED_DELAY: Final = _histogram(

@@ -176,7 +176,11 @@ class Conversation:
         self._do(lambda: self._host.transfer(address))
 
     def set_pin(self, pin: str) -> None:
-        """Give the caller this PIN of 4 to 12 digits. Ignored unless `trust` is everything."""
+        """
+        Give the caller this PIN of 4 to 12 digits.
+
+        Ignored unless `trust` is everything, and for a caller with a PIN who has not given it in an unattested call.
+        """
         if not isinstance(pin, str) or not re.fullmatch("[0-9]{4,12}", pin):
             raise ValueError("a PIN has 4 to 12 digits")
         self._do(lambda: self._host.set_pin(pin))
