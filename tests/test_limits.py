@@ -9,7 +9,17 @@ from gateway.calls.call_end import TIME_IS_UP
 from gateway.metrics import REGISTRY
 from gateway.web.twilio import BUSY_TEXT
 from tests.redis_server import running_redis
-from tests.stage import CALLER, PUBLIC_URL, Stage, make_carrier, running_gateway, staged
+from tests.stage import (
+    ADMIN,
+    CALLER,
+    PUBLIC_URL,
+    Stage,
+    make_carrier,
+    patient_client,
+    running_gateway,
+    staged,
+    until_it,
+)
 
 OTHER = "+12025550199"
 
@@ -82,6 +92,7 @@ async def test_nodes_share_their_limits(tmp_path: Path, carrier_name: str, limit
                 "DEEPGRAM_API_KEY": "dg-test-key",
                 "DEEPGRAM_AGENT_URL": stage.engine.url,
                 "MEMORY_VECTORS": "false",
+                "GATEWAY_ADMIN_TOKEN": ADMIN,
                 **stage.carrier.settings(),
                 **shared,
             }
@@ -93,6 +104,28 @@ async def test_nodes_share_their_limits(tmp_path: Path, carrier_name: str, limit
                 await stage.idle()
                 call, _ = await stage.dial(caller)
                 await call.hang_up()
+                await stage.idle()
+                await _ringing_phone_counts(stage, other, caller, limit)
+
+
+async def _ringing_phone_counts(stage: Stage, other: str, caller: str, limit: dict[str, str]) -> None:
+    """At the node that did not dial it, too, and no longer when it was not answered."""
+    stage.carrier.callee = "rings"
+
+    async def is_placed() -> bool:
+        return (await place(stage, CALLER))[0] == 201
+
+    await until_it(is_placed)  # the node may not know yet that the last call has ended at the other
+    stage.carrier.gateway_url = other
+    await refused_politely(stage, caller)
+    async with patient_client(other, headers={"X-API-Key": ADMIN}) as http:
+        answer = await http.post("/v1/outbound/call", json={"to": caller, "from": "+12025550100"})
+    assert (answer.status_code, answer.json()["detail"]) == (429, f"{next(iter(limit))} is reached")
+    assert int(answer.headers["Retry-After"]) > 0
+    [ringing] = [call for call in stage.carrier.calls if not call.ended_by and not call.rejected]
+    await ringing.decline()
+    call, _ = await stage.dial(caller)
+    await call.hang_up()
 
 
 # Outbound

@@ -58,6 +58,7 @@ class CallerIdentity:
         self._own_length = None
         with contextlib.suppress(StoreError):
             self._own_length = await self._access.pin_length()
+            self._try(self._pin_entry.complete(self._pin_length))  # typed in the meantime
 
     def caller_said(self, text: str, now: float, *, question: str) -> str:
         """Look for a name or a PIN in the answer to the agent's `question`. Returns the text without the PIN."""

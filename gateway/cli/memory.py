@@ -238,7 +238,7 @@ async def _agent(context: _Context) -> str:
     if given and given not in known.union(names):
         raise SettingsError(f"no agent is named {given}; use one of {', '.join(sorted(known.union(names)))}")
     if not given and len(names) != 1:
-        raise SettingsError(f"a topic is pinned for one agent; add --agent, one of {', '.join(sorted(names))}")
+        raise SettingsError(f"several agents are configured; add --agent, one of {', '.join(sorted(names))}")
     return given or names[0]
 
 

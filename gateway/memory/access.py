@@ -137,7 +137,11 @@ class PinEntry:
         self._pressed_at = now
         if re.fullmatch("[0-9]", key):
             self._keys = (self._keys + key)[:_TOO_MANY_DIGITS]
-        if key != "#" and (not length or len(self._keys) < length):
+        return self.complete(1 if key == "#" else length)
+
+    def complete(self, length: int) -> str:
+        """The digits pressed so far, if they are as many as the PIN has; it then starts over."""
+        if not length or len(self._keys) < length:
             return ""
         tried, self._keys = self._keys, ""
         return tried

@@ -1,6 +1,7 @@
 """Phone numbers: caller ids and how far carriers vouch for them, who may call, and what may be dialled."""
 
 import enum
+import functools
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -32,6 +33,9 @@ _COSTLY_TYPES: Final = frozenset(
 # Satellite networks (+870, +881, and +882, +883 shared with others), personal numbers (+878), disaster relief (+888),
 # and premium rate (+979): country codes without a country (ITU-T E.164, list of assigned country codes).
 _COSTLY_CODES: Final = frozenset({"+870", "+878", "+881", "+882", "+883", "+888", "+979"})
+# Premium-rate ranges that phonenumbers takes for ordinary or unknown ones: local 976 numbers in North America,
+# televoting in Spain, directory enquiries in Austria and Germany.
+_COSTLY_RANGES: Final = re.compile(r"\+1\d{3}976|\+34905|\+4[39]118\d{2,3}$")
 _MAX_EXTRA_DIGITS: Final = 4
 
 
@@ -141,10 +145,7 @@ class DialingRules:
         number = e164(target.partition(":")[2].partition("@")[0]) if is_sip else target
         if number is None:
             return
-        code = f"+{phonenumbers.parse(number, None).country_code}"
-        shortest = len(code) + (code not in _COSTLY_CODES)
-        named = any(number.startswith(prefix) and len(prefix) >= shortest for prefix in self._prefixes)
-        if not named and _is_costly(number, code):
+        if _is_costly(number) and not any(_names_range(prefix, number) for prefix in self._prefixes):
             raise NumberNotAllowed("a premium-rate or satellite number; add its prefix to OUTBOUND_ALLOWED")
         if is_sip or self.anywhere or target in self._known or number.startswith(self._prefixes):
             return
@@ -166,12 +167,34 @@ def _country(number: str) -> str | None:
     return phonenumbers.region_code_for_number(parsed) or main
 
 
-def _is_costly(number: str, code: str) -> bool:
+def _is_costly(number: str) -> bool:
     """A premium-rate number stays one with more digits at its end: networks ignore them."""
-    if code in _COSTLY_CODES:
+    code = f"+{phonenumbers.parse(number, None).country_code}"
+    if code in _COSTLY_CODES or _COSTLY_RANGES.match(number):
         return True
     for length in range(len(number), max(len(number) - _MAX_EXTRA_DIGITS, len(code) + 4), -1):
         kind = phonenumbers.number_type(phonenumbers.parse(number[:length], None))
         if kind != phonenumbers.PhoneNumberType.UNKNOWN:
             return kind in _COSTLY_TYPES
     return False
+
+
+@functools.lru_cache(maxsize=256)
+def _names_range(prefix: str, number: str) -> bool:
+    """
+    Whether a prefix reaches into the range of this costly number: only costly numbers start with it.
+
+    +447 does not, since mobile numbers start with it too; +4470 does. Numbers with any two digits after the prefix are
+    a sample that tells the ranges of all countries apart.
+    """
+    code = f"+{phonenumbers.parse(number, None).country_code}"
+    if not number.startswith(prefix) or len(prefix) < len(code) + (code not in _COSTLY_CODES):
+        return False
+    rest = number[len(prefix) + 2 :]
+    sample = (f"{prefix}{digits:02}{rest}" for digits in range(100))
+    return not rest or not any(_is_ordinary(other) for other in sample)
+
+
+def _is_ordinary(number: str) -> bool:
+    kind = phonenumbers.number_type(phonenumbers.parse(number, None))
+    return kind != phonenumbers.PhoneNumberType.UNKNOWN and not _is_costly(number)

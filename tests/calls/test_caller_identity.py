@@ -116,6 +116,15 @@ async def test_own_pin_of_unknown_length_ends_with_a_hash_key():
     assert line.access.proven
 
 
+async def test_pin_typed_before_its_length_is_known_counts():
+    line = Line()
+    line.source.pins[NUMBER] = "471199"
+    line.press("471199")
+    await line.caller.load_pin_length()
+    await line.tasks.run()
+    assert line.access.proven
+
+
 async def test_store_away_leaves_the_length_unknown():
     line = Line(fails=True)
     await line.caller.load_pin_length()

@@ -1,4 +1,5 @@
 import asyncio
+import io
 import json
 import os
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
+from gateway.history.erasure import DataLocations, holding
 from tests.memory.stores import Ground
 from tests.stage import CALLER, Stage, make_carrier, staged
 
@@ -264,7 +266,7 @@ async def test_mistake_in_pinning_is_one_line(gateway: Stage, memory: Run) -> No
 async def test_pinning_needs_an_agent_where_there_are_several(gateway: Stage, memory: Run, tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text("[agents.maya]\n[agents.leo]\n")
     code, _, err = await memory("pin", CALLER, "Orlando sale")
-    assert (code, err) == (2, "gateway: a topic is pinned for one agent; add --agent, one of leo, maya\n")
+    assert (code, err) == (2, "gateway: several agents are configured; add --agent, one of leo, maya\n")
     assert (await memory("pin", CALLER, "Orlando sale", "--agent", "leo"))[0] == 0
 
 
@@ -295,3 +297,30 @@ async def test_rebuild_shows_applies_and_undoes(gateway: Stage, memory: Run, tmp
 async def test_rebuild_mistakes_are_one_line(gateway: Stage, memory: Run, arguments: tuple[str, ...], complaint: str):
     code, _, err = await memory("rebuild", *arguments)
     assert (code, err.count("\n")) == (2, 1) and complaint in err
+
+
+async def test_pin_code_is_read_from_standard_input(
+    gateway: Stage, memory: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stored as a hash, shown nowhere, and valid in the next call."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("471182\n"))
+    assert await memory("pin-code", CALLER) == (0, "PIN set\n", "")
+    assert not holding(["471182"], DataLocations(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings"))
+    call, conversation = await gateway.dial(StirVerstat="TN-Validation-Failed-A")
+    assert "Quibble" not in conversation.prompt
+    await call.press("471182")
+    assert "Quibble" in (await conversation.message("UpdatePrompt"))["prompt"]
+    await call.hang_up()
+    await gateway.idle()
+    assert await memory("pin-code", CALLER, "--remove", "--json") == (0, '{"removed":true}\n', "")
+    code, _, complaint = await memory("pin-code", CALLER, "--remove")
+    assert (code, complaint.strip()) == (2, "gateway: this caller has no PIN")
+
+
+@pytest.mark.parametrize("given", ["", "471\n", "47 11\n", "1234567890123\n"])
+async def test_wrong_pin_code_is_one_line(
+    gateway: Stage, memory: Run, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+    code, output, complaint = await memory("pin-code", CALLER)
+    assert (code, output, complaint.strip()) == (2, "", "gateway: a PIN has 4 to 12 digits")

@@ -73,6 +73,26 @@ def test_wrong_entry_says_what_to_write() -> None:
 
 US, JAMAICA, CANADA, UK = "+12025550143", "+18765550100", "+14165550123", "+442079460123"
 COSTLY = {
+    "+12029765550": "+1202976",
+    "+4911833": "+49118",
+    "+448712345678": "+44871",
+    "+491371234567": "+49137",
+    "+33892123456": "+33892",
+    "+34806123456": "+34806",
+    "+34905123456": "+34905",
+    "+39899123456": "+39899",
+    "+41900123456": "+41900",
+    "+43930123456": "+43930",
+    "+31906123456": "+31906",
+    "+3290312345": "+32903",
+    "+469391234567": "+46939",
+    "+48701234567": "+4870",
+    "+351760123456": "+35176",
+    "+3531550123456": "+3531550",
+    "+611902123456": "+611902",
+    "+81990123456": "+81990",
+    "+420900123456": "+420900",
+    "+883510001234567": "+883",
     "+19005550100": "+1900",
     "+449098790000": "+44909",
     "+447012345678": "+4470",
@@ -119,6 +139,22 @@ def test_costly_number_has_to_be_named(number: str, prefix: str) -> None:
     with pytest.raises(SettingsError, match="transfer_to: .* is a premium-rate or satellite number; add its prefix"):
         DialingRules(too_broad, known=[number])
     assert may_dial(DialingRules({prefix}, known=[number]), number)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "costly", "ordinary"),
+    [
+        ("+447", "+447012345678", "+447700900123"),
+        ("+491", "+491371234567", "+4915123456789"),
+        ("+19", "+19002345678", "+19175550123"),
+        ("+1202", "+12029765550", US),
+        ("+336", "+33899123456", "+33612345678"),
+    ],
+)
+def test_prefix_of_ordinary_numbers_names_no_costly_ones(prefix: str, costly: str, ordinary: str) -> None:
+    """A prefix for mobile phones must not open the premium-rate numbers beside them."""
+    assert may_dial(DialingRules({prefix}), ordinary)
+    assert not may_dial(DialingRules({prefix, "*"}), costly)
 
 
 def test_more_digits_do_not_hide_a_costly_number() -> None:
