@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from gateway import settings
+from gateway.cli.audit import write_entry
 from gateway.cli.remote import local_url
+from gateway.history.audit_log import AuditAction, AuditNote
 from gateway.settings import admin_token
 from gateway.web.login_sessions import LINK_SECONDS, LoginLinks
 
@@ -25,5 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     given = settings.load(os.environ, Path.cwd())
     url = options.url or given.public_url or local_url(given.host, given.port)
+    write_entry(given, AuditNote(AuditAction.LOGIN_LINK))
     print(f"{url.rstrip('/')}/login?code={LoginLinks(admin_token(given)).make()}")
     return 0

@@ -10,8 +10,10 @@ from cryptography.fernet import Fernet
 
 from gateway import settings
 from gateway.calls.recording_files import RecordingCipher, rotate
+from gateway.cli.audit import write_entry
 from gateway.cli.terminal import count
 from gateway.errors import SettingsError
+from gateway.history.audit_log import AuditAction, AuditNote, AuditOutcome
 
 DESCRIPTION: Final = (
     "Print a new key for RECORD_KEY, or encrypt all recordings in RECORD_DIR with its first key (rotate)."
@@ -35,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
         result = rotate(loaded.record_dir, RecordingCipher(loaded.record_key))
     except OSError as error:
         raise SettingsError(f"RECORD_DIR {loaded.record_dir} can't be used: {error.strerror}") from None
+    outcome = AuditOutcome.INCOMPLETE if result.failed or result.live else AuditOutcome.DONE
+    write_entry(loaded, AuditNote(AuditAction.RECORDING_ROTATE, outcome=outcome))
     for problem in result.failed:
         print(f"gateway: {problem}", file=sys.stderr)
     if result.live:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gateway import settings
 from gateway.cli import terminal
+from gateway.cli.audit import write_entry
 from gateway.cli.remote import Remote, add_url_option
 from gateway.cli.tail import event_line
 from gateway.cli.terminal import clock, count, duration, line, milliseconds, minute, one_line, short_id, table
@@ -84,6 +85,8 @@ def _show(options: argparse.Namespace, loaded: Settings) -> None:
         call = query_history(loaded, lambda history: history.call(options.session))
     if call is None:
         raise SettingsError(f"no single call matches {options.session}; `gateway sessions` lists them")
+    if not options.url:  # else the gateway there logs it
+        write_entry(loaded, AuditNote(AuditAction.CALL_EXPORT, agent=call["agent"], session=call["session"]))
     terminal.output(options.json, call, call_details(call))
 
 

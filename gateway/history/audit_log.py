@@ -47,10 +47,13 @@ class AuditAction(enum.StrEnum):
     """What was done. docs/erasure-and-audit.md lists where each comes from."""
 
     LOGIN = "login"
+    LOGIN_LINK = "login.link"
     LOGOUT = "logout"
     CALLER_EXPORT = "caller.export"
     CALLER_ERASE = "caller.erase"
     RECORDING_EXPORT = "recording.export"
+    RECORDING_ROTATE = "recording.rotate"
+    CALL_EXPORT = "call.export"
     CALL_REVERT = "call.revert"
     CALL_RETRY = "call.retry"
     CALL_DIAL = "call.dial"

@@ -56,6 +56,12 @@ _SESSIONS: Final = " UNION ".join(
     for table in ("finished_calls", "archived_calls", "caller_state", "memory_entries")
 )
 
+# A caller without calls may have these, set by the operator.
+_OTHER_ROWS: Final = " UNION ALL ".join(
+    f"SELECT 1 FROM {table} WHERE caller = :caller AND :agent IN ('', agent)"
+    for table in ("caller_pin_codes", "pin_code_failures", "api_tokens", "webhook_messages")
+)
+
 # A call that was only reverted is still among the finished or archived calls.
 _ERASED: Final = """SELECT session_id FROM reverted_sessions
     WHERE session_id NOT IN (SELECT session_id FROM finished_calls)
@@ -103,9 +109,10 @@ class CallerData:
     documents: int
     files: tuple[Path, ...]
     unreadable: int = 0
+    other_rows: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.sessions or self.documents or self.files)
+        return bool(self.sessions or self.documents or self.files or self.other_rows)
 
 
 @dataclass(frozen=True)
@@ -190,22 +197,23 @@ class Eraser:
         """Search for everything of a caller. Changes nothing."""
         tagged, tokens = _tagged(caller, agent)
 
-        def work(connection: Connection) -> tuple[dict[str, str], int]:
+        def work(connection: Connection) -> tuple[dict[str, str], int, int]:
             rows = connection.execute(_SESSIONS, {"caller": caller, "agent": agent})
             sessions = {session_id: name for session_id, name in rows if not session_id.startswith("by-hand:")}
             query = f"SELECT source_id, metadata FROM documents WHERE source = ? AND source_id <> '' AND {tagged}"
             for session_id, metadata in connection.execute(query, (CALL_SOURCE, *tokens)):
                 sessions.setdefault(session_id, orjson.loads(metadata).get("agent") or "")
             (count,) = connection.execute(f"SELECT count(*) FROM documents WHERE {tagged}", tokens).fetchone()
-            return sessions, count
+            others = connection.execute(_OTHER_ROWS, {"caller": caller, "agent": agent}).fetchall()
+            return sessions, count, len(others)
 
-        sessions, documents = await self._store.look(work)
+        sessions, documents, others = await self._store.look(work)
         jobs = [job.session.as_json() for job in await JobTable(self._local).unfinished()]
         live = await asyncio.to_thread(live_sessions, self._locations.log)
         unfinished = {call["id"]: call["agent"] for call in jobs + live if _is_of(call, caller, agent)}
         sessions |= unfinished
         files, unreadable = await asyncio.to_thread(_files, self._locations, sessions, caller, agent)
-        return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files, unreadable)
+        return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files, unreadable, others)
 
     async def find_all(self, caller: str, agent: str = "") -> list[CallerData]:
         """

@@ -29,6 +29,7 @@ ROUTES: Final[Mapping[str, AuditAction | None]] = {
     "GET /calls/{id}/sound.wav": AuditAction.RECORDING_EXPORT,
     "POST /calls/{id}/revert": AuditAction.CALL_REVERT,
     "POST /calls/{id}/retry": AuditAction.CALL_RETRY,
+    "GET /v1/sessions/{id}": AuditAction.CALL_EXPORT,
     "GET /live/{id}/listen.wav": AuditAction.CALL_LISTEN,
     "POST /live/{id}/say": AuditAction.CALL_SAY,
     "POST /live/{id}/end": AuditAction.CALL_END,

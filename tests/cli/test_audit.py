@@ -117,7 +117,7 @@ def test_verify_finds_a_change(gateway, filled, stored):
     ("options", "problem"),
     [
         (["--limit", "0"], "--limit is 0; use 1 or more"),
-        (["--action", "call.er"], "no action is named 'call.er'; use one of: login, logout, caller.export"),
+        (["--action", "call.er"], "no action is named 'call.er'; use one of: login, login.link, logout"),
         (["--since", "soon"], "'soon' is not a valid time"),
     ],
 )
@@ -147,6 +147,10 @@ def test_commands_leave_entries(gateway, stored, monkeypatch, tmp_path):
     assert gateway("memory", "export", ANA)[0] == 0
     assert gateway("memory", "forget", ANA, "--yes")[0] == 0
     assert gateway("sessions", "retry")[0] == 0
+    assert gateway("login-link")[0] == 0
+    monkeypatch.setenv("RECORD_DIR", str(tmp_path))
+    monkeypatch.setenv("RECORD_KEY", gateway("recordings", "key")[1].strip())
+    assert gateway("recordings", "rotate")[0] == 0
 
     entries = stored(lambda store: AuditLog(store, Secret(TOKEN)).page(AuditFilter(), limit=20))
     assert [(entry.action, entry.outcome) for entry in entries[::-1]] == [
@@ -157,6 +161,8 @@ def test_commands_leave_entries(gateway, stored, monkeypatch, tmp_path):
         ("caller.export", "done"),
         ("caller.erase", "done"),
         ("call.retry", "done"),
+        ("login.link", "done"),
+        ("recording.rotate", "done"),
     ]
     assert {entry.actor for entry in entries} == {"cli:ada"}
     assert {entry.caller for entry in entries} == {"…0143", ""}

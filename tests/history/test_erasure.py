@@ -16,12 +16,15 @@ from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import call_document
 from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.history.api_tokens import TokenScope, TokenTable
+from gateway.history.audit_log import AuditAction, AuditFilter, AuditLog, AuditNote
 from gateway.history.call_log import CallLog
 from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.erasure import DataLocations, Eraser, NoSharedData, holding
 from gateway.history.live_events import EventPublisher
 from gateway.history.stores import Stores, open_stores
 from gateway.memory.facts import CallerFact, FactStore
+from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.pinned_topics import PinnedTopicStore, TopicNote
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerStateStore
@@ -365,6 +368,25 @@ async def test_recording_deleted_by_another_erasure_is_passed_over(house):
     (house.places.record_dir / "gone.jsonl").symlink_to("deleted")  # listed, and not there when it is opened
     await house.eraser().erase(await house.eraser().find(CALLER))
     assert await house.holding(WORD) == []
+
+
+async def test_caller_without_calls_is_erased_too(house):
+    """What an operator has set, and what the audit log says about it."""
+    pin_codes, audit = PinCodeStore(house.store), AuditLog(house.store, KEY)
+    await pin_codes.set("maya", CALLER, "4711")
+    await pin_codes.check("maya", CALLER, "1234")
+    token, _ = await TokenTable(house.store).create(TokenScope.MCP, agent="maya", caller=CALLER)
+    for action in (AuditAction.PIN_SET, AuditAction.TOKEN_CREATE):
+        await audit.write(AuditNote(action, "cli:ada", agent="maya", caller=CALLER, item=token.id))
+    eraser = house.eraser()
+    found = await eraser.find(CALLER)
+    assert found and not found.sessions
+    assert not await eraser.find(CALLER, "otto")
+    undone = await eraser.erase(found)
+    assert (undone.deleted["PIN codes"], undone.deleted["API tokens"]) == (1, 1)
+    assert await house.holding(CALLER) == []
+    assert not await eraser.find(CALLER)
+    assert len(await audit.page(AuditFilter(caller_hash=audit.hash_of(CALLER)), limit=9)) == 2
 
 
 # Callers under other identifiers

@@ -7,6 +7,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway.app import create_app
+from gateway.history.api_tokens import TokenScope, TokenTable
 from gateway.history.audit_log import SCHEMA, AuditEntry, AuditFilter, AuditLog
 from gateway.memory.stores.sqlite import SqliteStore
 from gateway.settings import Secret, Settings
@@ -153,6 +154,18 @@ async def test_documents_and_the_phone(stranger: Visitor):
     assert {entry.item for entry in found[:3]} == {created.json()["id"]}
     assert {entry.caller for entry in found[3:]} == {"…0143"}
     assert found[3].session.startswith("voice-session:")
+
+
+async def test_token_is_the_actor(stranger: Visitor):
+    token, text = await TokenTable(stranger.store).create(TokenScope.READ)
+    headers = {"Authorization": f"Bearer {text}"}
+    assert (await stranger.http.get(f"/v1/sessions/{stranger.session.uuid}", headers=headers)).status_code == 200
+    assert (await stranger.http.delete("/v1/documents/x", headers=headers)).status_code == 403
+    found = await entries(stranger)
+    assert [(entry.action, entry.outcome, entry.actor) for entry in found] == [
+        ("call.export", "done", token.id),
+        ("document.delete", "refused", token.id),
+    ]
 
 
 async def test_refused_outbound_call_is_logged(stranger: Visitor):

@@ -17,7 +17,8 @@ from gateway.web.login_sessions import LoginSession
 PAGE_ROWS: Final = 100
 _PARAMS: Final = ("of", "actor", "action", "since", "until", "below")
 """Query parameters. `of` (a caller) is sealed."""
-_GROUPS: Final = tuple(dict.fromkeys(action.partition(".")[0] for action in AuditAction if "." in action))
+_ACTIONS: Final = sorted({*AuditAction, *(action.partition(".")[0] for action in AuditAction)})
+"""Groups and single actions."""
 
 
 class AuditPage:
@@ -54,7 +55,7 @@ class AuditPage:
             chosen=chosen,
             caller=caller,
             is_filtered=filter_ != AuditFilter(),
-            actions=[*_GROUPS, *AuditAction],
+            actions=_ACTIONS,
             first=_url({**chosen, "below": ""}) if below else "",
             older=older,
         )
