@@ -15,7 +15,7 @@ from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, speakers, spoken_lines
 from gateway.finalization.job import FinalizationJob, JobState, JobStore
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.finalization.summary.summarizer import Summarizer
+from gateway.finalization.summary.summarizer import Summarizer, SummaryContext
 from gateway.finalization.summary.topics import KnownTopic
 from gateway.finalization.webhooks import CALL_ENDED, NoWebhooks, WebhookOutbox, call_ended
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
@@ -251,8 +251,8 @@ class FinalizationSteps:
         topics = await self.memory.topics.topics(session.agent, session.caller)
         topics = [topic for topic in topics if topic.trust <= session.trust]
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
-        lines, fields = spoken_lines(session.turns), self._rules(session).fields
-        return await write(lines, recited=recited, topics=known_topics, facts=facts, fields=fields)
+        context = SummaryContext(recited, known_topics, facts, self._rules(session).fields)
+        return await write(spoken_lines(session.turns), context)
 
     def document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
         return call_document(session, summary, self._rules(session).timezone, with_facts=with_facts)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
 
@@ -30,6 +30,22 @@ LONGEST_WAIT: Final = 3.0
 FIRST_BACK_OFF: Final = 0.4
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SummaryContext:
+    """What a summary is written with, besides the call itself."""
+
+    recited: Sequence[str] = ()
+    """What the prompt contained about the caller: facts that the agent only repeated are not stored again."""
+    topics: Sequence[KnownTopic] = ()
+    """Those of earlier calls, so that the model uses their names."""
+    facts: Sequence[str] = ()
+    """What is known of the caller, so that the model can say what a new fact repeats or replaces."""
+    fields: Mapping[str, RequestedField] = field(default_factory=lambda: NO_FIELDS)
+
+
+NO_CONTEXT: Final = SummaryContext()
 
 
 class Summarizer:
@@ -63,43 +79,22 @@ class Summarizer:
         for provider in self._providers:
             await provider.prepare()
 
-    async def write(
-        self,
-        lines: Sequence[SpokenLine],
-        *,
-        recited: Sequence[str] = (),
-        topics: Sequence[KnownTopic] = (),
-        facts: Sequence[str] = (),
-        fields: Mapping[str, RequestedField] = NO_FIELDS,
-    ) -> CallSummary:
-        """
-        A summary in any case, within the deadline: by a model, else by rules.
-
-        `recited` is what the prompt contained about the caller; facts that the agent only repeated are not stored
-        again. `topics` are those of earlier calls, so that the model uses their names, and `facts` what is known of
-        the caller, so that it can say what a new fact repeats or replaces. Rules fill in no `fields`.
-        """
+    async def write(self, lines: Sequence[SpokenLine], context: SummaryContext = NO_CONTEXT) -> CallSummary:
+        """A summary in any case, within the deadline: by a model, else by rules, which fill in no fields."""
         try:
-            return await self.ask(lines, recited=recited, topics=topics, facts=facts, fields=fields)
+            return await self.ask(lines, context)
         except LlmError:
             # Off the event loop: a long call takes a while.
-            summary = await asyncio.to_thread(_by_rules, lines, topics)
-            return replace(summary, fields=dict.fromkeys(fields))
+            summary = await asyncio.to_thread(_by_rules, lines, context.topics)
+            return replace(summary, fields=dict.fromkeys(context.fields))
 
-    async def ask(
-        self,
-        lines: Sequence[SpokenLine],
-        *,
-        recited: Sequence[str] = (),
-        topics: Sequence[KnownTopic] = (),
-        facts: Sequence[str] = (),
-        fields: Mapping[str, RequestedField] = NO_FIELDS,
-    ) -> CallSummary:
+    async def ask(self, lines: Sequence[SpokenLine], context: SummaryContext = NO_CONTEXT) -> CallSummary:
         """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
-        transcript = transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS)
-        before = known_facts_text(facts) + known_topics_text(topics) + field_instructions(fields, date.today())
-        summary = await self._ask_all(SummaryRequest(self._instructions, before + transcript, fields))
-        return await asyncio.to_thread(_checked, summary, lines, recited, topics, facts)
+        known = known_facts_text(context.facts) + known_topics_text(context.topics)
+        before = known + field_instructions(context.fields, date.today())
+        transcript = before + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS)
+        summary = await self._ask_all(SummaryRequest(self._instructions, transcript, context.fields))
+        return await asyncio.to_thread(_checked, summary, lines, context)
 
     async def close(self) -> None:
         for provider in self._providers:
@@ -141,19 +136,13 @@ class Summarizer:
             return await provider.summarise(request)
 
 
-def _checked(
-    summary: CallSummary,
-    lines: Sequence[SpokenLine],
-    recited: Sequence[str],
-    topics: Sequence[KnownTopic],
-    facts: Sequence[str],
-) -> CallSummary:
+def _checked(summary: CallSummary, lines: Sequence[SpokenLine], context: SummaryContext) -> CallSummary:
     """A model's answer without what must not be stored; rules write the notes if it has only facts."""
-    caller_facts = keep_facts(with_known(summary.caller_facts, facts), lines, recited)
+    caller_facts = keep_facts(with_known(summary.caller_facts, context.facts), lines, context.recited)
     running_topics = keep_topics(summary.running_topics, lines)
     if not summary.has_notes:
         name, model, fields = summary.caller_name, summary.written_by, summary.fields
-        summary = replace(_by_rules(lines, topics), caller_name=name, written_by=model, fields=fields)
+        summary = replace(_by_rules(lines, context.topics), caller_name=name, written_by=model, fields=fields)
     return replace(summary.without_sensitive(), caller_facts=caller_facts, running_topics=running_topics)
 
 

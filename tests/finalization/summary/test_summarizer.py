@@ -7,7 +7,7 @@ import pytest
 
 from gateway.errors import LlmRefused, LlmUnavailable
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.finalization.summary.summarizer import Summarizer, build_writer
+from gateway.finalization.summary.summarizer import Summarizer, SummaryContext, build_writer
 from gateway.memory.facts import CallerFact
 from gateway.settings import Secret
 from gateway.text.plain_text import SpokenLine
@@ -227,7 +227,7 @@ async def test_one_answer_carries_summary_and_facts(anthropic, recited, texts):
     async with FakeLlm(profile="xai") as llm:
         llm.answers(json.dumps({"topics": ["The bike"], "caller_facts": FACTS}))
         writer = built(llm, anthropic=anthropic)
-        summary = await writer.write(RETURNING, recited=recited)
+        summary = await writer.write(RETURNING, SummaryContext(recited=recited))
         await writer.close()
     assert len(llm.requests) == 1
     assert summary.topics == ("The bike",)
@@ -261,7 +261,9 @@ async def test_sensitive_sentences_stand_in_no_section():
 
 async def test_known_facts_are_part_of_the_request():
     provider = ScriptedProvider("one")
-    await writer_of(provider).write([SpokenLine("caller", "I moved to York.")], facts=["Lives in Leeds"])
+    await writer_of(provider).write(
+        [SpokenLine("caller", "I moved to York.")], SummaryContext(facts=["Lives in Leeds"])
+    )
     assert provider.asked[0][1] == "KNOWN FACTS OF THE CALLER:\n1. Lives in Leeds\n\n[0] CALLER: I moved to York."
 
 
