@@ -410,6 +410,10 @@ def admin_token(settings: Settings) -> Secret:
         if settings.gateway_admin_token:
             return settings.gateway_admin_token
         if path.is_file() and (kept := path.read_text(encoding="utf-8").strip()):
+            if len(kept) < MIN_ADMIN_TOKEN:
+                raise SettingsError(
+                    f"{path} is shorter than {MIN_ADMIN_TOKEN} characters; delete it: a new one is made"
+                )
             return Secret(kept)
         made = secrets.token_urlsafe(32)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)

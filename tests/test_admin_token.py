@@ -56,8 +56,15 @@ def test_empty_file_is_replaced(data_dir, text):
 
 def test_token_of_a_person_is_taken(data_dir):
     data_dir.mkdir(parents=True)
-    (data_dir / ADMIN_TOKEN_FILE).write_text(" my own token \n")
-    assert admin_token(Settings(data_dir=data_dir)) == Secret("my own token")
+    (data_dir / ADMIN_TOKEN_FILE).write_text(" my own long token \n")
+    assert admin_token(Settings(data_dir=data_dir)) == Secret("my own long token")
+
+
+def test_short_token_of_a_person_is_refused(data_dir):
+    data_dir.mkdir(parents=True)
+    (data_dir / ADMIN_TOKEN_FILE).write_text("my own token\n")
+    with pytest.raises(SettingsError, match="admin-token is shorter than 16 characters; delete it: a new one is made"):
+        admin_token(Settings(data_dir=data_dir))
 
 
 def test_folder_that_is_a_file_says_what_to_do(tmp_path):

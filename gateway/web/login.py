@@ -203,7 +203,7 @@ class LoginGuard:
         if request.method == "POST":
             self._check_origin(request)
             return await self._log_in_with_token(request, (await _form(request)).get("token", "").strip())
-        if not request.query_params:
+        if request.method == "HEAD" or not request.query_params:  # HEAD: the preview of a link must not use its code
             return await self.html("login.html", None, problem="")
         session = await self._sessions.open_by_link(request.query_params.get("code", ""))
         if session is not None:

@@ -71,6 +71,12 @@ async def test_used_link_of_a_logged_in_browser_leads_to_the_dashboard(stranger:
     assert (await stranger.http.get("/login", params=code)).headers["location"] == "/"
 
 
+async def test_preview_of_a_link_does_not_use_it(stranger: Visitor):
+    code = link()
+    assert (await stranger.http.head("/login", params=code)).status_code == 200
+    assert (await stranger.http.get("/login", params=code)).status_code == 303
+
+
 async def test_link_with_the_token_itself_is_refused(stranger: Visitor):
     answer = await stranger.get("/login", params={"token": TOKEN})
     assert answer.status_code == 401 and "gateway login-link" in answer.text and TOKEN not in answer.text

@@ -2,12 +2,14 @@
 
 import pytest
 
+from gateway.cluster.redis_store import RedisStore, connect
 from gateway.cluster.store import LocalStore
 from gateway.errors import SharedStoreUnavailable
-from gateway.history import api_tokens
 from gateway.history.api_tokens import TokenScope, TokenTable
+from gateway.history.stores import open_local_store
 from gateway.settings import Secret
 from gateway.web.login_sessions import IDLE_SECONDS, LINK_SECONDS, SESSION_SECONDS, LoginLinks, LoginSessions
+from tests.redis_server import running_redis
 
 TOKEN = Secret("the admin token")
 
@@ -41,9 +43,10 @@ async def store(tmp_path):
 
 
 @pytest.fixture
-async def tokens(ground):
-    async with ground.opened(schema=api_tokens.SCHEMA) as opened:
-        yield TokenTable(opened)
+async def tokens(tmp_path):
+    opened = await open_local_store(tmp_path / "data")
+    yield TokenTable(opened)
+    await opened.close()
 
 
 @pytest.fixture
@@ -129,6 +132,22 @@ async def test_cookie_is_not_stored(logins, store, tmp_path):
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("local.db*"))
     assert session.cookie.encode() not in stored and session.id.encode() not in stored
     assert session.form_token not in session.cookie and session.id not in session.cookie
+
+
+async def test_nodes_share_sessions_and_used_links_through_redis(tmp_path, tokens):
+    async with running_redis(tmp_path / "redis") as server:
+        stores = [RedisStore(connect(server.url)) for _ in range(2)]
+        here, elsewhere = (LoginSessions(store, tokens, TOKEN) for store in stores)
+        code = LoginLinks(TOKEN).make()
+        session = await here.open_by_link(code)
+        assert await elsewhere.find(session.cookie) == session and await elsewhere.open_by_link(code) is None
+        await elsewhere.close(session)
+        assert await here.find(session.cookie) is None
+        other = await here.open("admin")
+        await elsewhere.close_all()
+        assert await here.find(other.cookie) is None
+        for store in stores:
+            await store.close()
 
 
 async def test_sessions_differ(logins):
