@@ -18,7 +18,7 @@ from gateway.web.media import CODECS
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
+TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")), *PAGES]
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
 DASHBOARD = ("/audit", "/calls", "/callers", "/live", "/login", "/logout", "/phone", "/static", "/tokens", "/vitals")
@@ -221,6 +221,43 @@ def test_changelog_begins_with_unreleased():
 def test_example_numbers_are_fictitious(path):
     numbers = re.findall(r"\+\d[\d ()-]{6,}\d", path.read_text(encoding="utf-8"))
     assert [number for number in numbers if not re.fullmatch(r"\+1 ?202 ?555 ?01\d\d", number)] == []
+
+
+# Promises
+
+
+def promises() -> dict[str, list[str]]:
+    """The rows of the tables about protection and limits in docs/security.md, each with the tests that it names."""
+    text = page("security.md").partition("\n## What is protected\n")[2].partition("\n## Fuzzing\n")[0]
+    rows = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| --- ")]
+    return {row: re.findall(r"`(test_\w+)`", row.rpartition(" | ")[2]) for row in rows if not row.endswith("| tests |")}
+
+
+def names_of_tests(folder: Path) -> set[str]:
+    sources = [path.read_text(encoding="utf-8") for path in folder.rglob("test_*.py")]
+    return {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)\(", source, re.MULTILINE)}
+
+
+def test_every_promise_has_a_test():
+    named = promises()
+    assert len(named) > 40
+    assert [row for row, tests in named.items() if not tests] == []
+    assert {test for tests in named.values() for test in tests} - names_of_tests(ROOT / "tests") == set()
+
+
+def test_every_test_of_a_promise_is_named():
+    own = (ROOT / "tests" / "test_promises.py").read_text(encoding="utf-8")
+    written = set(re.findall(r"^(?:async )?def (test_\w+)\(", own, re.MULTILINE))
+    assert written - {test for tests in promises().values() for test in tests} == set()
+
+
+def test_nothing_is_promised_outside_of_the_tables():
+    """Between the tables stands one sentence of introduction at most, so that no promise is without tests."""
+    text = page("security.md").partition("\n## What is protected\n")[2].partition("\n## Fuzzing\n")[0]
+    prose = [part.strip() for part in text.split("\n\n") if part.strip() and not part.lstrip().startswith(("|", "## "))]
+    assert [
+        part for part in prose if not part.startswith(("Each row is a promise.", "What a peer without a token"))
+    ] == []
 
 
 # The repository
