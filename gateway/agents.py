@@ -194,6 +194,34 @@ def _filler(value: Any) -> Any:
         raise ValueError(f".after {error}") from None
 
 
+def _consent(value: Any) -> Any:
+    if isinstance(value, ConsentSettings):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError('must be a table like { announce = "This call is recorded.", require = true }')
+    if unknown := sorted(set(value) - {"announce", "require"}):
+        raise ValueError(f": unknown key {unknown[0]}; known are announce, require")
+    announce, require = value.get("announce", ""), value.get("require", False)
+    if not isinstance(announce, str):
+        raise ValueError(".announce must be text in quotes")
+    if not isinstance(require, bool):
+        raise ValueError(".require must be true or false")
+    if not announce.strip() and not require:
+        raise ValueError('.announce is missing; write announce = "This call is recorded."')
+    return value
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ConsentSettings:
+    """What is said about the recording before the greeting, and whether the caller has to agree to it."""
+
+    announce: str = ""
+    require: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.announce) or self.require
+
+
 @dataclass(frozen=True, config=_CONFIG)
 class FillerSettings:
     """What is played while the agent thinks: a bundled sound, or one of a few phrases."""
@@ -263,6 +291,8 @@ class Agent:
     text_agent: Annotated[str, AfterValidator(_text_agent)] = ""
     """What carries out tasks that the agent delegates: openclaw/AGENT, or a webhook's address."""
     filler: Annotated[FillerSettings | None, BeforeValidator(_filler)] = None
+    consent: Annotated[ConsentSettings, BeforeValidator(_consent)] = ConsentSettings()
+    """To the recording of its calls."""
     repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
     """What identifies a caller, and what tools may store about one from call to call."""
     trust: TrustPolicy = TrustPolicy()

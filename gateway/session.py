@@ -68,6 +68,21 @@ class EndReason(enum.StrEnum):
     FAILED = "internal error"
 
 
+class Consent(enum.StrEnum):
+    """What became of the question whether the call may be recorded."""
+
+    NONE = ""
+    """Neither announced nor asked."""
+    ANNOUNCED = "announced"
+    AGREED = "agreed"
+    REFUSED = "refused"
+    NO_ANSWER = "no answer"
+
+    @property
+    def allows_recording(self) -> bool:
+        return self not in (Consent.REFUSED, Consent.NO_ANSWER)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One final utterance. `text` is what the other side heard; `unheard` is the rest of an interrupted answer."""
@@ -130,6 +145,8 @@ class VoiceSession:
     """Tokens of the agent's own language models."""
     trust: TrustLevel = TrustLevel.EVERYTHING
     """The highest level that the call reached. It ranks everything that the call teaches."""
+    consent: Consent = Consent.NONE
+    """To the recording of the call."""
 
     @property
     def uuid(self) -> str:
@@ -159,6 +176,7 @@ class VoiceSession:
         session.ended_at = datetime.fromisoformat(stored["ended_at"]) if stored["ended_at"] else None
         session.end_reason = EndReason(stored["end_reason"]) if stored["end_reason"] else None
         session.trust = TrustLevel(session.trust)
+        session.consent = Consent(session.consent)
         session.turns = [
             Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
             for turn in stored["turns"]

@@ -134,7 +134,7 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
     [
         (
             {"promt": "x"},
-            "unknown key promt; known are brain, elevenlabs_agent, engine, "
+            "unknown key promt; known are brain, consent, elevenlabs_agent, engine, "
             "fields, filler, first_token_seconds, functions, greeting, knowledge, "
             "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, sorry, text_agent, think, "
             "timezone, transfer_to, voice, webhook, webhook_events",
@@ -170,6 +170,15 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
             "transfer_to: sales must be a number like +12025550100 or sip:desk@example.com",
         ),
         ({"text_agent": "ftp://x"}, "text_agent must be openclaw/AGENT or the https address of a webhook"),
+        (
+            {"consent": True},
+            'consent must be a table like { announce = "This call is recorded.", require = true }',
+        ),
+        ({"consent": {"say": "x"}}, "consent: unknown key say; known are announce, require"),
+        ({"consent": {"announce": 7}}, "consent.announce must be text in quotes"),
+        ({"consent": {"announce": "x", "require": "yes"}}, "consent.require must be true or false"),
+        ({"consent": {"announce": " "}}, 'consent.announce is missing; write announce = "This call is recorded."'),
+        ({"consent": {}}, 'consent.announce is missing; write announce = "This call is recorded."'),
         ({"filler": "humming"}, 'filler must be sound = "typing", or say = ["Let me see.", "One second."]'),
         ({"filler": {"sound": "typing", "after": 0}}, "filler.after must be a number of seconds, up to 60"),
         ({"filler": {"loud": True}}, "filler: unknown key loud; known are after, say, sound"),

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from gateway.agents import Agent, render_prompt, wants_memory
+from gateway.calls.consent import first_words
 from gateway.calls.transcript import Transcript
 from gateway.engines.interface import AgentFunction, AgentSettings
 from gateway.llm.chat import LlmEndpoint
@@ -43,7 +44,8 @@ class AgentContext:
         self._functions = functions
         self._personas = personas
         self._llm = llm
-        self._opening: list[str] | None = []
+        self._opening: list[str] = []
+        self._greeting_has_left = False
         self._preparation: asyncio.Task[None] | None = None
         self._wants_memory = wants_memory(agent.prompt)
         self._memory = access.memory if self._wants_memory else None
@@ -61,7 +63,7 @@ class AgentContext:
 
     def add_to_greeting(self, text: str) -> bool:
         """Say this as part of the greeting. Returns False when the greeting has left."""
-        if self._opening is None:
+        if self._greeting_has_left:
             return False
         self._opening.append(text)
         return True
@@ -75,17 +77,22 @@ class AgentContext:
         if self._memory is not None:
             self._take(self._memory, await self._memory.by(deadline - clock()))
         settings = self.settings()
-        self._opening = None
+        self._greeting_has_left = True
         return settings
+
+    @property
+    def greeting(self) -> str:
+        """The agent's greeting, with what tools added to it."""
+        return " ".join(filter(None, [self._agent.greeting, *self._opening]))
 
     def settings(self) -> AgentSettings:
         """The settings with what is known, and may be used, at this moment."""
-        history, opening = self._transcript.history, self._opening or []
+        history = self._transcript.history
         has_begun = history or self._transcript.has_audio
         return AgentSettings(
             agent=self._agent,
             prompt=self._prompt(),
-            greeting="" if has_begun else " ".join(filter(None, [self._agent.greeting, *opening])),
+            greeting="" if has_begun else first_words(self._agent, self.greeting),
             functions=self._functions,
             history=history,
             llm=self._llm,

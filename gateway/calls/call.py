@@ -18,6 +18,7 @@ from gateway.agents import Agent
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
 from gateway.calls.caller_identity import PIN_ARGUMENT, PIN_REMOVED, CallerIdentity
+from gateway.calls.consent import ConsentTimeouts, RecordingConsent
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
 from gateway.calls.memory_commands import MemoryCommands
@@ -78,6 +79,7 @@ class LiveCallTimeouts:
     longest_call: float = math.inf
     """Then the agent says so, and hangs up."""
     speech: SpeechTimeouts = SpeechTimeouts()
+    consent: ConsentTimeouts = ConsentTimeouts()
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class Call:
         actions = ToolActions(
             session, self._transcript, self._identity, self._end, self.say, self._events, self.recorder
         )
+        self._consent = RecordingConsent(session, config, records, self._log, timeouts.consent)
         self._tools = ToolExecutor(actions, self._tasks, session, tools, config.transfer_to)
         self._memory_commands = MemoryCommands(
             session, config, self._transcript, memory, timeout=timeouts.memory_command
@@ -209,6 +212,8 @@ class Call:
             elif now >= self._time_is_up_at:
                 self._time_is_up_at = math.inf
                 self._end.time_is_up()
+            elif words := self._consent.tick(now, self._transcript.played_until, self._context.greeting):
+                self._engine.say(words)
         self._speech.tick(now)
         self._engine.tick(now)
 
@@ -261,6 +266,7 @@ class Call:
         match event:
             case UserStartedSpeaking():
                 self._caller_speaking = True
+                self._consent.caller_speaks(self._loop.time())
                 self.latency.finish_turn()
                 if (heard_ms := self._speech.interrupt()) is not None:
                     BARGE_INS.labels(self.session.carrier).inc()
@@ -268,6 +274,7 @@ class Call:
             case UserSaid(text):
                 self._caller_said(text)
             case AgentSaid(text):
+                self._consent.agent_spoke(self._loop.time())
                 if self._speech.text(text):
                     self._engine.answer_due_since = None
             case AgentAudioDone():
@@ -312,15 +319,20 @@ class Call:
         else:
             without_pin = self._identity.caller_said(text, now, question=self._transcript.last_answer)
         command = self._memory_commands.recognize(text if sets_pin else without_pin, now)
+        reply = self._consent.caller_said(without_pin, self._context.greeting) if command is None else ""
         turn = self._transcript.caller_said(without_pin, datetime.now(UTC))
         self._caller_text.set()
         self._engine.answer_due_since = now
         self.latency.transcript(now)
         self._tools.caller_spoke()
         self._end.caller_spoke()
-        self._speech.turn_is_final(text, overridden=command is not None)
-        if command is not None and not self._end.is_over:
+        self._speech.turn_is_final(text, overridden=command is not None or bool(reply))
+        if self._end.is_over:
+            return
+        if command is not None:
             self._tasks.create_task(self._run_command(command, turn, text), name="memory command")
+        elif reply:
+            self._tasks.create_task(self._speech.reply(text, reply), name="consent")
 
     async def _run_command(self, command: VoiceCommand, turn: Turn, said: str) -> None:
         """Carry out a memory command. The gateway answers it; the engine's own answer is not heard."""
@@ -332,7 +344,11 @@ class Call:
     async def reply_to(self, said: str) -> str:
         """The gateway's own reply to a language model request for these words; empty if the model is to answer."""
         replies = self._speech.replies
-        if replies.expects(said) or self._memory_commands.may_be_command(said, self._loop.time()):
+        if (
+            replies.expects(said)
+            or self._consent.is_open
+            or self._memory_commands.may_be_command(said, self._loop.time())
+        ):
             return await replies.fetch(said)
         return ""
 
@@ -379,6 +395,7 @@ class Call:
             await wait_for_event(self._caller_text, self._timeouts.open_turn)
 
     def _complete_session(self) -> None:
+        self._consent.call_over()
         self.latency.finish_turn()
         self.session.timings += [timing.as_json() for timing in self.latency.finished]
         self.session.receipt = self._context.receipt

@@ -22,7 +22,7 @@ from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, PinResul
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.recall import Recall, render_known
-from gateway.session import TrustLevel, VoiceSession
+from gateway.session import Consent, TrustLevel, VoiceSession
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.rest import CallControl
 from gateway.tools.executor import CallTools, ToolLoader
@@ -156,9 +156,12 @@ class CallFactory:
             session.started_at = datetime.now(UTC)  # not when it rang
         session.engine = self.engine.engine.name
         self.open_log(session, call)
+        asks = call.agent.consent.require and session.consent is Consent.NONE
+        if asks and session.turns:  # asked on an earlier stream, which ended before an answer
+            session.consent = Consent.NO_ANSWER
         recorder: CallRecorder = NoRecorder()
-        if self.has_memory and session.caller and not session.off_record:
-            recorder = call.recorder or self.recordings.record(session.uuid)
+        if self.has_memory and session.caller and not session.off_record and session.consent.allows_recording:
+            recorder = call.recorder or self.recordings.record(session.uuid, held=asks)
         if recorder is not call.recorder:
             recorder.note("call", call.recording_header(session) | {"functions": tools.function_names})
         is_ours = functools.partial(cluster.is_ours_now, call.key)

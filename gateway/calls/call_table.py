@@ -24,7 +24,10 @@ from gateway.tools.executor import CallTools
 
 MAX_EVENTS: Final = 10_000
 
-_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks")
+_RECORDED: Final = (
+    *("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks", "language"),
+    "consent",
+)
 """The fields of an agent that a replay needs."""
 
 

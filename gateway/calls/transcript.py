@@ -60,6 +60,8 @@ class Transcript:
         self._answer: AgentUtterance | None = None
         self._answer_at: datetime | None = None
         self._audible_since = self._sent_at = 0.0
+        self.played_until = 0.0
+        """When the carrier has played what was sent, on the loop's clock; estimated by its length."""
 
     # From the call
 
@@ -89,6 +91,7 @@ class Transcript:
             self._audible_since = now
         answer.sent += size
         self._sent_at = now
+        self.played_until = max(self.played_until, now) + size / BYTES_PER_SECOND
 
     def agent_audio_done(self) -> None:
         if self._answer is not None:
@@ -96,6 +99,7 @@ class Transcript:
 
     def interrupted(self, now: float) -> int | None:
         """Barge-in: what was not played by now never will be. Returns the played milliseconds if anything was not."""
+        self.played_until = min(self.played_until, now)
         answer = self._answer
         if answer is None:
             return None

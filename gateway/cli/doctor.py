@@ -177,7 +177,27 @@ def _disk(settings: Settings) -> Iterator[CheckResult]:
     yield _folder("VOICE_SESSION_ARCHIVE_DIR", settings.voice_session_archive_dir)
     if settings.record_dir is not None:
         yield _folder("RECORD_DIR", settings.record_dir)
+    with contextlib.suppress(GatewayError):  # reported with the settings
+        yield from _recordings(settings)
     yield _embedded_store(store_path(settings.data_dir))
+
+
+def _recordings(settings: Settings) -> Iterator[CheckResult]:
+    """Whether recordings are encrypted, and callers know of them."""
+    agents = list(AgentDirectory(settings.agents, settings.folder))
+    if settings.record_dir is None:
+        if names := ", ".join(agent.name for agent in agents if agent.consent):
+            todo = "set RECORD_DIR, or remove consent from gateway.toml"
+            yield _warning("recordings", f"announced by {names}, but nothing is recorded", todo)
+        return
+    missing = [] if settings.record_key else ["not encrypted"]
+    if names := ", ".join(agent.name for agent in agents if not agent.consent):
+        missing.append(f"not announced by {names}")
+    if missing:
+        todo = "make a RECORD_KEY with: gateway recordings key; add consent to agents in gateway.toml"
+        yield _warning("recordings", "; ".join(missing), todo)
+    else:
+        yield _ok("recordings", "encrypted and announced")
 
 
 def _folder(name: str, path: Path) -> CheckResult:

@@ -188,6 +188,8 @@ def call_details(call: Row) -> Iterator[RenderableType]:
     yield line(call["session"], "bold")
     yield line(f"{minute(call['started_at'])}  {call['carrier']}  {call['caller']} with {call['agent']}")
     yield line(f"{duration(call['seconds'])}, {count(call['turns'], 'turn')}, {call['outcome']}")
+    if call.get("consent"):
+        yield line(f"recording: {call['consent']}")
     about = {name: call[name] for name in ("session", "caller", "agent", "carrier")}
     timings = [
         (str(number), *(milliseconds(timing.get(stage)) for stage in STAGES))

@@ -26,7 +26,8 @@ STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "fir
 
 _COLUMNS: Final = "session_id, started_at, agent, caller, carrier, outcome, seconds, turns, memory_items"
 _ALL_COLUMNS: Final = f"{_COLUMNS}, document_id, summary_by, latencies"
-WITH_RECEIPT: Final = f"SELECT {_ALL_COLUMNS}, receipt FROM finished_calls LEFT JOIN call_receipts USING (session_id)"
+WITH_RECEIPT: Final = f"""SELECT {_ALL_COLUMNS}, consent, receipt FROM finished_calls
+    LEFT JOIN call_consents USING (session_id) LEFT JOIN call_receipts USING (session_id)"""
 NEWEST_FIRST: Final = "ORDER BY started_at DESC, session_id DESC LIMIT ?"
 _FACTS_OF_CALLERS: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_entries
     JOIN documents ON documents.id = memory_entries.document_id
@@ -85,6 +86,8 @@ class FinishedCall(CallRow):
     receipt: Mapping[str, Any]
     timings: tuple[Mapping[str, float | None], ...]
     """For each answer, the seconds of STAGES."""
+    consent: str = ""
+    """To the recording: announced, agreed, refused, no answer; empty if the agent asked for none."""
 
     def as_json(self) -> dict[str, Any]:
         """The call in reports, exports and the archive."""
@@ -335,6 +338,7 @@ def finished_call(session: VoiceSession, *, document_id: str, summary_by: str) -
         summary_by=summary_by,
         receipt=session.receipt,
         timings=tuple(session.timings),
+        consent=session.consent,
     )
 
 
@@ -346,20 +350,23 @@ def insert_call(connection: Connection, call: FinishedCall) -> None:
     connection.execute(f"INSERT INTO finished_calls ({_ALL_COLUMNS}) VALUES ({marks})", values)
     receipt = orjson.dumps(call.receipt).decode()
     connection.execute("INSERT INTO call_receipts VALUES (?, ?)", (call.session_id, receipt))
+    if call.consent:
+        connection.execute("INSERT INTO call_consents VALUES (?, ?)", (call.session_id, call.consent))
 
 
 def delete_call(connection: Connection, session_id: str) -> None:
-    for table in ("finished_calls", "call_receipts"):
+    for table in ("finished_calls", "call_receipts", "call_consents"):
         connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
 
 def call_from_row(row: tuple[Any, ...]) -> FinishedCall:
-    *columns, document_id, summary_by, latencies, receipt = row
+    *columns, document_id, summary_by, latencies, consent, receipt = row
     timings = tuple(
         {stage: None if isnan(value) else _seconds(value) for stage, value in zip(STAGES, turn, strict=True)}
         for turn in iter_unpack(_LATENCY, latencies)
     )
-    return FinishedCall(*columns, document_id, summary_by, orjson.loads(receipt or "{}"), timings)  # type: ignore[call-arg]
+    given = orjson.loads(receipt or "{}")
+    return FinishedCall(*columns, document_id, summary_by, given, timings, consent or "")  # type: ignore[call-arg]
 
 
 def _seconds(value: float) -> float:

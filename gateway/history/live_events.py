@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, RecoveredCall, Row, rows_beside_turns
-from gateway.session import TrustLevel, VoiceSession
+from gateway.session import Consent, TrustLevel, VoiceSession
 
 EVENTS: Final = (
     "dialling unanswered ringing refused answered memory turn interruption function_called function_finished "
@@ -248,6 +248,10 @@ class CallEvents:
     def set_trust(self, trust: TrustLevel) -> None:
         """The trust level of the call, as of now."""
         self._append({"trust": int(trust)})
+
+    def set_consent(self, consent: Consent) -> None:
+        """The consent to the recording, as of now."""
+        self._append({"consent": consent})
 
     # Latency
 

@@ -154,6 +154,7 @@ def _finished(call: FinishedCall) -> dict[str, Any]:
         "outcome": call.outcome,
         "turns": call.turns,
         "told": call.memory_items,
+        "consent": call.consent,
         "archived": True,
         "document": call.document_id,
         "summary_by": call.summary_by,

@@ -135,8 +135,10 @@ def _agent_table(agent: Fields, folder: Path) -> dict[str, Any]:
     """The recorded agent as a table of gateway.toml; its prompt becomes a file."""
     prompt = folder / "prompt.md"
     prompt.write_text(str(agent["prompt"]), encoding="utf-8")
-    table = {key: agent[key] for key in ("greeting", "sorry", "listen", "think") if key in agent}
+    table = {key: agent[key] for key in ("greeting", "sorry", "listen", "think", "language") if key in agent}
     given = {key: agent[key] for key in ("numbers", "timezone") if agent.get(key)}
+    if any(agent.get("consent", {}).values()):
+        given["consent"] = agent["consent"]
     if agent.get("has_brain"):  # the simulated engine never calls the model, but the settings it gets must name one
         given["brain"] = "script"
         if not agent["engine_thinks"]:

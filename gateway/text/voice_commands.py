@@ -117,6 +117,38 @@ class VoiceCommands:
         return VoiceCommand(kind, step, says[step], texts["nothing"], common["failed"])
 
 
+# Consent to a recording
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentAnswer:
+    """A clear yes or no. `goes_on`: the caller said something else after it."""
+
+    is_yes: bool
+    goes_on: bool = False
+
+
+def consent_texts(language: str) -> Mapping[str, str]:
+    """The question (`ask`), and the replies to a yes (`agreed`) and to anything else (`refused`)."""
+    texts: Mapping[str, str] = _rules(language)["consent"]
+    return texts
+
+
+def consent_answer(text: str, language: str) -> ConsentAnswer | None:
+    """
+    What the caller answers to the question whether the call may be recorded; None if that is unclear.
+
+    Only a whole sentence is a yes. A sentence that begins with a no is one, whatever follows, also after a yes.
+    """
+    phrases, sentences = _load(language, ""), [_spoken(sentence) for sentence in _sentences(text)]
+    answers = [sentence for sentence in sentences if not phrases.filler.fullmatch(sentence)] or sentences
+    if any(phrases.refuses.match(sentence) and not phrases.agrees.fullmatch(sentence) for sentence in answers):
+        return ConsentAnswer(False)
+    if answers and phrases.agrees.fullmatch(answers[0]):
+        return ConsentAnswer(True, goes_on=not all(map(phrases.agrees.fullmatch, answers)))
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Phrases:
     """One language: its patterns, which match the output of `_spoken`, and its texts."""
@@ -126,6 +158,8 @@ class _Phrases:
     no: re.Pattern[str]
     filler: re.Pattern[str]
     """Words that are no answer."""
+    agrees: re.Pattern[str]
+    refuses: re.Pattern[str]
     rules: Mapping[str, Any]
     """The table of the language, which contains the replies."""
 
@@ -149,11 +183,17 @@ class _Phrases:
         return any(pattern.match(_spoken(sentence)) for sentence in _sentences(text))
 
 
-@lru_cache(maxsize=64)
-def _load(language: str, name: str) -> _Phrases:
+def _rules(language: str) -> Mapping[str, Any]:
     data = load_language(language) or load_language(_DEFAULT_LANGUAGE)
     assert data is not None
-    rules = data["voice_commands"]
+    rules: Mapping[str, Any] = data["voice_commands"]
+    return rules
+
+
+@lru_cache(maxsize=64)
+def _load(language: str, name: str) -> _Phrases:
+    rules = _rules(language)
+    consent = rules["consent"]
     names = [name] if name else []
     # Bounded, so that endless repetitions by a caller can't keep the regular expression busy.
     before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"
@@ -164,6 +204,8 @@ def _load(language: str, name: str) -> _Phrases:
         yes=re.compile(f"{before}(?:{_any_of(rules['yes'])}){{1,4}}{after}"),
         no=re.compile(f"{before}(?:{_any_of(rules['no'])})"),
         filler=re.compile(before),
+        agrees=re.compile(f"{before}(?:{_any_of([*rules['yes'], *consent['yes']])}){{1,4}}{after}"),
+        refuses=re.compile(f"{before}(?:{_any_of([*rules['no'], *consent['no']])})"),
         rules=rules,
     )
 

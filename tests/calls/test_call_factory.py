@@ -1,8 +1,11 @@
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
-from gateway.agents import Agent
+import pytest
+
+from gateway.agents import Agent, ConsentSettings
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import ManagedCall
@@ -11,7 +14,7 @@ from gateway.calls.recorder import NoRecorder, RecordingDirectory
 from gateway.cluster.node import SingleNode
 from gateway.history.live_events import EventPublisher
 from gateway.memory.access import NoMemory
-from gateway.session import Speaker, Turn
+from gateway.session import Consent, Speaker, Turn
 from gateway.tools.executor import CallTools
 from tests.fakes.call_control import FakeCallControl
 from tests.fakes.call_parts import FakeStream, FakeVoiceEngine
@@ -147,3 +150,32 @@ async def test_resumed_call_keeps_its_start():
     call.session.started_at = RANG_AT
     call.session.turns.append(Turn(Speaker.CALLER, "Hello.", RANG_AT))
     assert made(factory(Log()), call).session.started_at == RANG_AT
+
+
+async def test_call_is_not_recorded_before_the_caller_agrees(tmp_path):
+    call = a_call()
+    call.agent = replace(call.agent, consent=ConsentSettings(require=True))
+    recorder = made(factory(Log(), recordings=tmp_path), call).recorder
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "consent, after, recorded",
+    [
+        (Consent.NONE, Consent.NO_ANSWER, False),  # the stream was lost before the answer
+        (Consent.AGREED, Consent.AGREED, True),
+        (Consent.REFUSED, Consent.REFUSED, False),
+    ],
+)
+async def test_resumed_call_keeps_the_answer(tmp_path, consent, after, recorded):
+    call = a_call()
+    call.agent = replace(call.agent, consent=ConsentSettings(require=True))
+    call.session = call.new_session()
+    call.session.consent = consent
+    call.session.turns.append(Turn(Speaker.AGENT, "May I record this call?", RANG_AT))
+    recordings = factory(Log(), recordings=tmp_path)
+    made(recordings, call).recorder.close()
+    recordings.recordings.close()
+    assert call.session.consent is after
+    assert len(list(tmp_path.iterdir())) == recorded

@@ -165,3 +165,27 @@ def test_no_folder_means_no_recording():
     recorder.close()
     assert threading.active_count() == before
     recordings.close()
+
+
+# Until the caller agrees
+
+
+def test_held_recording_is_written_when_it_starts(recordings):
+    recorder = recordings.record("one", held=True)
+    recorder.note("call", 1)
+    assert not list(recorder.path.parent.iterdir())
+    recorder.start()
+    recorder.note("ended", 2)
+    assert written(recordings, recorder) == [{"note": "call", "content": 1}, {"note": "ended", "content": 2}]
+
+
+@pytest.mark.parametrize("end", ["close", "discard"])
+def test_held_recording_leaves_nothing(recordings, end):
+    recorder = recordings.record("one", held=True)
+    recorder.note("call", 1)
+    getattr(recorder, end)()
+    recorder.start()
+    recorder.note("ended", 2)
+    recorder.close()
+    recordings.close()
+    assert not list(recorder.path.parent.iterdir())

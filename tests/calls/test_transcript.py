@@ -173,3 +173,12 @@ def test_functions_are_taken_back_with_what_was_said() -> None:
     talk.transcript.tool_called(USED)
     talk.transcript.retract(talk.transcript.turns)
     assert talk.transcript.history == []
+
+
+def test_playing_time_is_estimated() -> None:
+    talk = Talk()
+    talk.speak("Hello.", 16000, now=5.0)
+    talk.speak("How can I help you?", 8000, now=5.1)
+    assert talk.transcript.played_until == 8.0
+    talk.transcript.interrupted(6.0)
+    assert talk.transcript.played_until == 6.0

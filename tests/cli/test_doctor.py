@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from gateway.cli.main import main
 from gateway.extras import how_to_install
@@ -277,3 +278,30 @@ async def test_wrong_prefix_is_found(doctor: Any) -> None:
     code, found = await doctor(OUTBOUND_ALLOWED="GB")
     assert code == 2
     assert "OUTBOUND_ALLOWED: 'GB' is not a prefix" in found["settings"][1]
+
+
+@pytest.mark.parametrize(
+    "environ, table, found",
+    [
+        ({}, "", None),
+        ({"RECORD_DIR": "calls"}, "", ("warning", "not encrypted; not announced by maya ")),
+        (
+            {"RECORD_DIR": "calls"},
+            'consent = { announce = "Recorded." }',
+            ("warning", "not encrypted make a RECORD_KEY with: gateway recordings key;"),
+        ),
+        (
+            {"RECORD_DIR": "calls", "RECORD_KEY": Fernet.generate_key().decode()},
+            "consent = { require = true }",
+            ("ok", "encrypted and announced"),
+        ),
+        ({}, "consent = { require = true }", ("warning", "announced by maya, but nothing is recorded set RECORD_DIR")),
+    ],
+)
+async def test_recordings_are_looked_at(
+    doctor: Any, tmp_path: Path, environ: dict[str, str], table: str, found: tuple[str, str] | None
+) -> None:
+    (tmp_path / "gateway.toml").write_text(f"[agents.maya]\n{table}\n")
+    _, all_found = await doctor(**NO_MODELS, **environ)
+    state, words = all_found.get("recordings", ("", ""))
+    assert (state, words[: len(found[1])]) == found if found else not state

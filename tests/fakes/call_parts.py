@@ -11,7 +11,7 @@ from gateway.calls.transcript import CallRecords, Transcript
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
 from gateway.errors import CarrierRefused, EngineError, NumberNotAllowed, StoreUnavailable
 from gateway.memory.access import PinResult
-from gateway.session import TrustLevel, VoiceSession
+from gateway.session import Consent, TrustLevel, VoiceSession
 from tests.fakes.call_control import FakeCallControl
 
 CALLER = "+12025550143"
@@ -44,6 +44,9 @@ class FakeEvents:
     def set_trust(self, trust: TrustLevel) -> None:
         self.trust = trust
 
+    def set_consent(self, consent: Consent) -> None:
+        self.written.append(("consent", str(consent)))
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         self.written.append(("state", dict(state)))
 
@@ -55,7 +58,10 @@ class FakeEvents:
 
 class FakeRecorder(NoRecorder):
     def __init__(self) -> None:
-        self.discarded = False
+        self.discarded = self.started = False
+
+    def start(self) -> None:
+        self.started = True
 
     def discard(self) -> None:
         self.discarded = True

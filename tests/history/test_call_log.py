@@ -20,12 +20,14 @@ from gateway.history.call_log import (
     erase_calls,
     events_of_call,
     logged_sessions,
+    restore,
+    rows_beside_turns,
     rows_of_call,
     rows_of_turns,
     turns_from_rows,
 )
 from gateway.history.live_events import EventPublisher
-from gateway.session import Speaker, Turn, VoiceSession
+from gateway.session import Consent, Speaker, Turn, VoiceSession
 from tests.fakes.call_parts import make_transcript
 from tests.stage import until
 
@@ -358,3 +360,11 @@ def test_log_equals_the_transcript(happenings: list[str]) -> None:
             transcript.interrupted(float(number))
             playout.cleared()
     assert transcript.finish(99.0) == turns_of(log.rows)
+
+
+@pytest.mark.parametrize("consent", Consent)
+def test_consent_survives_the_process(consent: Consent) -> None:
+    asked, restored = a_session(), a_session()
+    asked.consent = consent
+    restore(restored, rows_beside_turns(asked))
+    assert restored.consent is consent

@@ -15,7 +15,7 @@ from gateway.history.calls_table import (
     stage_seconds,
 )
 from gateway.history.stores import open_local_store, open_stores
-from gateway.session import EndReason
+from gateway.session import Consent, EndReason
 from tests.calls.aftermath import CALLER, START, a_session
 from tests.history.test_stores import FINISHED, OLD
 
@@ -53,8 +53,17 @@ async def test_call_reads_back(store):
     assert call.timings == (timing, dict.fromkeys(STAGES) | {"first_frame": -0.2})
 
 
+async def test_consent_is_kept_with_the_call(store):
+    asked, other = await a_call(store, consent=Consent.REFUSED), await a_call(store)
+    table = CallsTable(store)
+    assert [(await table.find(session.id)).consent for session in (asked, other)] == ["refused", ""]
+    assert (await table.find(asked.id)).as_json()["consent"] == "refused"
+    await table.forget(caller=CALLER)
+    assert await store.fetch("SELECT * FROM call_consents") == []
+
+
 async def test_second_write_updates(store):
-    session = await a_call(store)
+    session = await a_call(store, consent=Consent.AGREED)
     session.end_reason = EndReason.ENGINE_LOST
     await CallsTable(store).write(session, document_id="d", summary_by="again")
     [call] = await CallsTable(store).newest()

@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.languages import load_language
-from gateway.text.voice_commands import CONFIRM_SECONDS, CommandStep, VoiceCommandKind, VoiceCommands
+from gateway.text.languages import LANGUAGES, load_language
+from gateway.text.voice_commands import (
+    CONFIRM_SECONDS,
+    CommandStep,
+    ConsentAnswer,
+    VoiceCommandKind,
+    VoiceCommands,
+    consent_answer,
+    consent_texts,
+)
 
 RULES = {language: load_language(language)["voice_commands"] for language in ("de", "en", "es", "fr")}
 
@@ -361,3 +369,55 @@ def test_every_language_can_say_everything(language):
 def test_language_is_found_by_its_tag():
     assert VoiceCommands("de-AT").heard("Was weißt du über mich?", 0.0).say == "Das weiß ich über Sie."
     assert VoiceCommands("xx").heard("What do you know about me?", 0.0).say == "Here is what I know about you."
+
+
+# Consent to a recording
+
+
+@pytest.mark.parametrize(
+    "language, yes",
+    [
+        ("en", "Yes.|Yeah, sure.|Okay.|Yes, that's fine.|I agree.|Um, yes please.|No problem.|I don't mind.|Go ahead."),
+        ("en", "It's fine with me.|Yes, you can record it.|All right.|Yes of course, thanks."),
+        ("de", "Ja.|Ja, gerne.|Okay.|In Ordnung.|Ich bin einverstanden.|Ja, das ist okay.|Kein Problem."),
+        ("es", "Sí.|Sí, claro.|Vale.|Estoy de acuerdo.|Está bien.|No hay problema.|Sí, por favor."),
+        ("fr", "Oui.|Oui, bien sûr.|D'accord.|Je suis d'accord.|Pas de problème.|Oui, allez-y."),
+        ("xx", "Yes."),
+    ],
+)
+def test_consent_is_a_whole_sentence(language, yes):
+    for text in yes.split("|"):
+        assert consent_answer(text, language) == ConsentAnswer(True), text
+
+
+@pytest.mark.parametrize(
+    "language, no",
+    [
+        ("en", "No.|No, thanks.|I'd rather not.|I don't agree.|Please don't.|Yes. No, wait.|I do not want that."),
+        ("de", "Nein.|Nein danke.|Bitte nicht.|Ich möchte das nicht.|Ich bin nicht einverstanden.|Lieber nicht."),
+        ("es", "No.|No, gracias.|No quiero.|Prefiero que no.|No estoy de acuerdo."),
+        ("fr", "Non.|Non merci.|Je ne veux pas.|Je préfère que non.|Surtout pas.|Je ne suis pas d'accord."),
+    ],
+)
+def test_refusal_begins_a_sentence(language, no):
+    for text in no.split("|"):
+        assert consent_answer(text, language) == ConsentAnswer(False), text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Hello?", "Um.", "Who is this?", "Yes but why do you record it", "Two pizzas, please.", "Maybe."]
+)
+def test_anything_else_is_unclear(text):
+    assert consent_answer(text, "en") is None
+
+
+def test_yes_may_be_followed_by_a_request():
+    assert consent_answer("Yes. I would like two pizzas.", "en") == ConsentAnswer(True, goes_on=True)
+    assert consent_answer("Well. Yes. Sure.", "en") == ConsentAnswer(True)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_language_has_texts_for_consent(language):
+    texts = consent_texts(language)
+    assert all(texts[name] for name in ("ask", "agreed", "refused"))
+    assert len({consent_texts(other)["ask"] for other in LANGUAGES}) == len(LANGUAGES)
