@@ -3,7 +3,7 @@ import stat
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.settings import ADMIN_TOKEN_FILE, Secret, Settings, admin_token
+from gateway.settings import ADMIN_TOKEN_FILE, Secret, Settings, admin_token, make_folders
 
 
 def mode(path):
@@ -41,7 +41,7 @@ def test_folder_and_file_are_private(data_dir):
 def test_open_folder_is_closed_to_others(data_dir):
     data_dir.mkdir(parents=True)
     data_dir.chmod(0o755)
-    admin_token(Settings(data_dir=data_dir, gateway_admin_token=Secret("given")))
+    make_folders(Settings(data_dir=data_dir, voice_session_archive_dir=data_dir / "archive"))
     assert mode(data_dir) == 0o700
 
 
