@@ -102,7 +102,7 @@ class Attack:
     round: Callable[[Stranger], Awaitable[None]]
     holds: bool = False
     """Keeps its connection until the gateway ends it by time; otherwise the gateway ends it at once."""
-    at_once: int = 8
+    at_once: int = 64
     """Rounds at the same time."""
 
 

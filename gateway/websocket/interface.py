@@ -7,9 +7,11 @@ switch. `send` never blocks; `buffered_bytes` is the amount that the peer has no
 
 import asyncio
 import functools
+import math
 import ssl
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from gateway.errors import EngineRefused, EngineUnavailable
@@ -34,6 +36,10 @@ STRANGER_FRAMES: Final = 600
 """The same in frames of any kind."""
 ABORT_SECONDS: Final = 0.05
 """How long an untrusted peer has to read the close frame. Nothing more is read from it, and it can't delay the end."""
+READS_PER_TURN: Final = 16
+"""Untrusted connections whose data is handled in one turn of the event loop. Each may begin a request or admission."""
+READ_SECONDS: Final = 0.005
+"""After this time, the next turn goes on. What one connection sent at once takes up to 6 ms."""
 MAX_CLOSING: Final = 16
 """Untrusted peers that have that time. Each socket may hold 128 KB."""
 
@@ -50,6 +56,70 @@ def tls_context() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
+class Reader(Protocol):
+    """A connection that has received data."""
+
+    def read(self) -> None:
+        """Handle the data, and receive again."""
+
+    def pause(self) -> None:
+        """Receive nothing until `read`."""
+
+
+class ReadQueue:
+    """Spreads the work of a burst over several turns of the event loop, in the order in which data came."""
+
+    def __init__(
+        self,
+        *,
+        per_turn: float = READS_PER_TURN,
+        seconds: float = READ_SECONDS,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._per_turn = per_turn
+        self._seconds = seconds
+        self._now = now
+        self._began = 0.0
+        self._reads = 0
+        self._waiting: dict[Reader, None] = {}
+
+    def __len__(self) -> int:
+        """The connections that wait."""
+        return len(self._waiting)
+
+    def add(self, reader: Reader) -> None:
+        """Have the data handled: now, or after others'."""
+        if not self._reads:
+            self._begin_turn()
+        if self._has_room():
+            self._reads += 1
+            reader.read()
+        else:
+            self._waiting[reader] = None
+            reader.pause()
+
+    def remove(self, reader: Reader) -> None:
+        self._waiting.pop(reader, None)
+
+    def _begin_turn(self) -> None:
+        self._began = self._now()
+        asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _has_room(self) -> bool:
+        is_in_time = self._now() - self._began < self._seconds
+        return not self._reads or (is_in_time and self._reads < self._per_turn)
+
+    def _end_turn(self) -> None:
+        self._reads = 0
+        if self._waiting:
+            self._begin_turn()
+        while self._waiting and self._has_room():
+            self._reads += 1
+            reader = next(iter(self._waiting))
+            del self._waiting[reader]
+            reader.read()
+
+
 class ClosingSockets:
     """Disconnects untrusted peers after their close frame: soon, or at once if there are many of them."""
 
@@ -64,6 +134,19 @@ class ClosingSockets:
     def _abort(self, transport: asyncio.Transport) -> None:
         self._timers.pop(transport).cancel()
         transport.abort()
+
+
+@dataclass(frozen=True)
+class SharedLimits:
+    """What the untrusted connections of a server share."""
+
+    reads: ReadQueue = field(default_factory=ReadQueue)
+    closing: ClosingSockets = field(default_factory=ClosingSockets)
+
+    @classmethod
+    def of_one_connection(cls) -> "SharedLimits":
+        """A connection without others, which waits for none."""
+        return cls(ReadQueue(per_turn=math.inf, seconds=math.inf))
 
 
 class Socket(Protocol):

@@ -31,7 +31,8 @@ from gateway.websocket.interface import (
     STRANGER_BYTES,
     STRANGER_FRAMES,
     TOO_BIG,
-    ClosingSockets,
+    ReadQueue,
+    SharedLimits,
     SocketOwner,
     handshake_refused,
     tls_context,
@@ -45,10 +46,10 @@ _log = logging.getLogger("picows")
 class PicowsSocket(WSListener):
     """One connection."""
 
-    def __init__(self, owner: SocketOwner, max_bytes: int, closing: ClosingSockets, *, is_trusted: bool) -> None:
+    def __init__(self, owner: SocketOwner, max_bytes: int, shared: SharedLimits, *, is_trusted: bool) -> None:
         self._owner = owner
         self._max_bytes = max_bytes
-        self._closing = closing
+        self._shared = shared
         self._transport: WSTransport | None = None
         self._parts: list[bytes] = []
         self._parts_bytes = 0
@@ -151,7 +152,11 @@ class PicowsSocket(WSListener):
         if not underlying.is_closing():
             underlying.pause_reading()
             if not self.is_trusted:
-                self._closing.add(underlying)
+                self._shared.closing.add(underlying)
+
+    def resume_receiving(self) -> None:
+        if self._transport is not None and not self._is_closed:
+            self._transport.underlying_transport.resume_reading()
 
     def _stranger_text(self, data: bytes) -> None:
         self._count_stranger_frame()
@@ -194,7 +199,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout):
             _, listener = await ws_connect(
-                lambda: PicowsSocket(owner, max_bytes, ClosingSockets(), is_trusted=True),
+                lambda: PicowsSocket(owner, max_bytes, SharedLimits.of_one_connection(), is_trusted=True),
                 url,
                 extra_headers=dict(headers),
                 max_frame_size=max_bytes,
@@ -219,6 +224,8 @@ class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped
     """Limits what picows would accept without limit: bytes before `trust`, and data after a protocol error."""
 
     socket: PicowsSocket
+    reads: ReadQueue
+    _unread = 0
 
     def data_received(self, data: bytes) -> None:
         """Feed bytes that were read before this protocol took over."""
@@ -227,14 +234,34 @@ class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped
             taken = min(len(room), len(data))
             room[:taken] = data[:taken]
             data = data[taken:]
-            self.buffer_updated(taken)
+            self._receive(taken)
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.socket.is_trusted:
+            self._receive(nbytes)
+        else:
+            self._unread = nbytes
+            self.reads.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reads.remove(self)
+        WSProtocol.connection_lost(self, exc)
+
+    def _receive(self, nbytes: int) -> None:
         socket = self.socket
         if socket.is_trusted or socket.accepts(nbytes):
             _parse(self, nbytes)
             if self.transport.is_close_frame_sent:
                 socket.stop_receiving()
+
+    # Called by the queue, before `trust`
+
+    def pause(self) -> None:
+        self.transport.underlying_transport.pause_reading()
+
+    def read(self) -> None:
+        self._receive(self._unread)
+        self.socket.resume_receiving()
 
 
 _parse: Final = WSProtocol.buffer_updated
@@ -251,14 +278,11 @@ _burst_log = BurstLogger(_log)
 
 
 def server_protocol(
-    owner: SocketOwner, *, max_bytes: int, closing: ClosingSockets | None = None
+    owner: SocketOwner, *, max_bytes: int, shared: SharedLimits | None = None
 ) -> asyncio.BufferedProtocol:
-    """
-    The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet.
-
-    `closing` is shared by the connections of a server.
-    """
-    socket = PicowsSocket(owner, max_bytes, closing or ClosingSockets(), is_trusted=False)
+    """The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet."""
+    shared = shared or SharedLimits.of_one_connection()
+    socket = PicowsSocket(owner, max_bytes, shared, is_trusted=False)
     protocol = _ServerProtocol(
         None,  # host and path: only for clients
         None,
@@ -276,5 +300,5 @@ def server_protocol(
         None,
         2048,
     )
-    protocol.socket = socket
+    protocol.socket, protocol.reads = socket, shared.reads
     return protocol

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from gateway.logs import BurstLogger
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import ClosingSockets, UpgradeRequest
+from gateway.websocket.interface import SharedLimits, UpgradeRequest
 
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message accepted from a carrier. 20 ms of audio is 300 bytes, and no other message is long."""
@@ -39,8 +39,6 @@ MAX_UNFINISHED_BYTES: Final = 3 * 1024 * 1024
 BODY_SECONDS: Final = 30.0
 MAX_PIPELINED: Final = 4
 """Requests sent ahead on one connection. 256 KB of them, read at once, would hold the loop for 200 ms."""
-MAX_READS_PER_TURN: Final = 16
-"""Connections whose data is handled in one turn of the event loop. A burst of 300 upgrades takes 50 ms."""
 
 _UPGRADE_HEADERS: Final = ("host", "sec-websocket-key", "sec-websocket-version")
 
@@ -62,8 +60,7 @@ class ConnectionLimits:
         self._waiting: dict[PortMux, None] = {}
         self._unfinished: dict[PortMux, int] = {}
         self._unfinished_bytes = 0
-        self.reads = ReadQueue()
-        self.closing = ClosingSockets()
+        self.shared = SharedLimits()
         self.log = BurstLogger(_log)
 
     def add(self, connection: "PortMux", peer: str) -> bool:
@@ -77,7 +74,7 @@ class ConnectionLimits:
         return True
 
     def remove(self, connection: "PortMux") -> None:
-        self.reads.remove(connection)
+        self.shared.reads.remove(connection)
         self._waiting.pop(connection, None)
         self.request_finished(connection)
         peer = self._peers.pop(connection, None)
@@ -117,43 +114,6 @@ class ConnectionLimits:
         return True
 
 
-class ReadQueue:
-    """Spreads the work of a burst over several turns of the event loop, in the order in which data came."""
-
-    def __init__(self) -> None:
-        self._reads = 0
-        self._waiting: dict[PortMux, bytes] = {}
-
-    def add(self, connection: "PortMux", data: bytes) -> None:
-        """Have the connection handle its data: now, or after others'. Then it reads no more until its turn."""
-        if not self._reads:
-            connection.loop.call_soon(self._begin_turn, connection.loop)
-        if self._reads < MAX_READS_PER_TURN:
-            self._reads += 1
-            connection.receive(data)
-        else:
-            self._waiting[connection] = self._waiting.get(connection, b"") + data
-            connection.pause(len(data))
-
-    def remove(self, connection: "PortMux") -> None:
-        self._waiting.pop(connection, None)
-
-    def __len__(self) -> int:
-        """The connections that wait."""
-        return len(self._waiting)
-
-    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._reads = 0
-        while self._waiting and self._reads < MAX_READS_PER_TURN:
-            self._reads += 1
-            connection = next(iter(self._waiting))
-            data = self._waiting.pop(connection)
-            connection.resume(len(data))
-            connection.receive(data)
-        if self._reads:
-            loop.call_soon(self._begin_turn, loop)
-
-
 class PortMux(HttpToolsProtocol):
     """One connection."""
 
@@ -173,6 +133,8 @@ class PortMux(HttpToolsProtocol):
         """Runs while a request is expected or incomplete."""
         self._is_in_head = True
         self._unfinished_bytes = self._head_bytes = self._body_parts = 0
+        self._unread = b""
+        self._waiting_bytes = 0
         self._refusal = 400
 
     # The connection
@@ -197,6 +159,7 @@ class PortMux(HttpToolsProtocol):
     def drop(self) -> None:
         """Disconnect at once, and free what was received."""
         self.transport.abort()
+        self._unread = b""
         if self.cycle is not None:
             self.cycle.body = bytearray()
 
@@ -218,23 +181,26 @@ class PortMux(HttpToolsProtocol):
     # Requests
 
     def data_received(self, data: bytes) -> None:
-        self._limits.reads.add(self, data)
+        self._unread += data
+        self._limits.shared.reads.add(self)
 
-    def pause(self, size: int) -> None:
-        """Read nothing until `resume`: this much waits to be handled."""
+    def pause(self) -> None:
         if not self.transport.is_closing():
             self.transport.pause_reading()
-            self._limits.request_unfinished(self, size)
+            more = len(self._unread) - self._waiting_bytes
+            self._waiting_bytes += more
+            self._limits.request_unfinished(self, more)
 
-    def resume(self, size: int) -> None:
-        self._limits.request_unfinished(self, -size)
+    def read(self) -> None:
+        data, self._unread = self._unread, b""
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return
+        if self._waiting_bytes:
+            self._limits.request_unfinished(self, -self._waiting_bytes)
+            self._waiting_bytes = 0
         if not self.flow.read_paused:  # by uvicorn, until a handler has read what came before
             self.transport.resume_reading()
-
-    def receive(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        if self.transport.is_closing() or self.parser is None:
-            return
         if self._timer is None:
             self._begin_head()
         try:
@@ -357,11 +323,12 @@ class PortMux(HttpToolsProtocol):
         # Only what the handshake needs: the library has limits of its own, and wants `Connection: Upgrade` alone.
         lines = [f"GET {target} HTTP/1.1", "upgrade: websocket", "connection: Upgrade"]
         lines += [f"{name}: {headers.get(name, '')}" for name in _UPGRADE_HEADERS]
-        protocol = self._make_media(answer, max_bytes=MAX_FRAME_BYTES, closing=self._limits.closing)
+        protocol = self._make_media(answer, max_bytes=MAX_FRAME_BYTES, shared=self._limits.shared)
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         protocol.data_received("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        protocol.data_received(rest)
+        if rest:
+            protocol.data_received(rest)
 
     def _network_of_client(self, headers: Mapping[str, str]) -> str:
         """As uvicorn's proxy middleware finds the client, which media sockets do not pass through."""

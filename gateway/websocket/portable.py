@@ -29,7 +29,7 @@ from gateway.websocket.interface import (
     STRANGER_BYTES,
     STRANGER_FRAMES,
     TOO_BIG,
-    ClosingSockets,
+    SharedLimits,
     SocketOwner,
     handshake_refused,
     tls_context,
@@ -257,11 +257,13 @@ class _ServerProtocol(ServerProtocol):
 class _ServerSocket(PortableSocket):
     """Not trusted yet: see `Socket.trust`."""
 
-    def __init__(self, owner: SocketOwner, max_bytes: int, closing: ClosingSockets) -> None:
+    def __init__(self, owner: SocketOwner, max_bytes: int, shared: SharedLimits) -> None:
         self._server = _ServerProtocol(max_size=max_bytes)
         super().__init__(self._server)
         self._future_owner = owner
-        self._closing = closing
+        self._shared = shared
+        self._unread = b""
+        self._is_dropped = False
         self._stranger_bytes = self._stranger_frames = 0
 
     def trust(self) -> None:
@@ -272,6 +274,27 @@ class _ServerSocket(PortableSocket):
         self._drop_stranger()
 
     def data_received(self, data: bytes) -> None:
+        if self._server.answers_pings:
+            super().data_received(data)
+            return
+        self._unread = data
+        if self._owner is None:  # the handshake, and what came with it
+            self.read()
+        else:
+            self._shared.reads.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.reads.remove(self)
+        super().connection_lost(exc)
+
+    # Called by the queue, before `trust`
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def read(self) -> None:
+        data, self._unread = self._unread, b""
         self._stranger_bytes += len(data)
         while data and not self._server.answers_pings and self._close_code is None:
             if self._stranger_bytes > STRANGER_BYTES:
@@ -282,6 +305,8 @@ class _ServerSocket(PortableSocket):
             super().data_received(data)
         if self._server.close_sent is not None:
             self._drop_stranger()
+        elif self._transport is not None:
+            self._transport.resume_reading()
 
     def _receive(self, frame: Frame) -> None:
         self._stranger_frames += 1
@@ -294,9 +319,10 @@ class _ServerSocket(PortableSocket):
     def _drop_stranger(self) -> None:
         """Read nothing more after a close frame. It goes out at the end of this turn of the loop."""
         transport = self._transport
-        if not self._server.answers_pings and transport is not None and transport.is_reading():
+        if not self._server.answers_pings and transport is not None and not self._is_dropped:
+            self._is_dropped = True
             transport.pause_reading()
-            self._closing.add(transport)
+            self._shared.closing.add(transport)
 
     def _on_handshake(self, message: Request | Response) -> None:
         assert isinstance(message, Request)
@@ -306,10 +332,6 @@ class _ServerSocket(PortableSocket):
             self._opened(self._future_owner)
 
 
-def server_protocol(owner: SocketOwner, *, max_bytes: int, closing: ClosingSockets | None = None) -> asyncio.Protocol:
-    """
-    The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet.
-
-    `closing` is shared by the connections of a server.
-    """
-    return _ServerSocket(owner, max_bytes, closing or ClosingSockets())
+def server_protocol(owner: SocketOwner, *, max_bytes: int, shared: SharedLimits | None = None) -> asyncio.Protocol:
+    """The protocol of one incoming connection, whose `data_received` takes the upgrade request. Not trusted yet."""
+    return _ServerSocket(owner, max_bytes, shared or SharedLimits.of_one_connection())

@@ -14,7 +14,16 @@ from websockets.exceptions import ConnectionClosed
 
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import MAX_CLOSING, MAX_FRAGMENTS, MAX_OUTGOING_BYTES, STRANGER_FRAMES, ClosingSockets
+from gateway.websocket.interface import (
+    MAX_CLOSING,
+    MAX_FRAGMENTS,
+    MAX_OUTGOING_BYTES,
+    READS_PER_TURN,
+    STRANGER_FRAMES,
+    ClosingSockets,
+    ReadQueue,
+    SharedLimits,
+)
 
 MAX_BYTES = 4096
 
@@ -52,8 +61,8 @@ class Trusting(Echo):
 class Server(asyncio.Protocol):
     """Reads the upgrade request, then hands the connection to the library, as PortMux does."""
 
-    def __init__(self, library, owner):
-        self.library, self.owner, self.head = library, owner, b""
+    def __init__(self, library, owner, shared):
+        self.library, self.owner, self.shared, self.head = library, owner, shared, b""
 
     def connection_made(self, transport):
         self.transport = transport
@@ -61,7 +70,7 @@ class Server(asyncio.Protocol):
     def data_received(self, data):
         self.head += data
         if self.head.endswith(b"\r\n\r\n"):
-            protocol = self.library.server_protocol(self.owner, max_bytes=MAX_BYTES)
+            protocol = self.library.server_protocol(self.owner, max_bytes=MAX_BYTES, shared=self.shared)
             self.owner.parts = [weakref.ref(part) for part in (protocol, getattr(protocol, "_protocol", protocol))]
             self.transport.set_protocol(protocol)
             protocol.connection_made(self.transport)
@@ -69,9 +78,9 @@ class Server(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def serving(library, owner):
+async def serving(library, owner, shared=None):
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Server(library, owner), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Server(library, owner, shared), "127.0.0.1", 0)
     async with server:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
@@ -271,9 +280,9 @@ async def test_unread_audio_is_counted(library):
 
 
 @contextlib.asynccontextmanager
-async def stranger(library, owner):
+async def stranger(library, owner, shared=None):
     """A raw connection to a served socket that trusts nobody: (reader, writer) after the handshake."""
-    async with serving(library, owner) as url:
+    async with serving(library, owner, shared) as url:
         host, port = url.removeprefix("ws://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
@@ -492,3 +501,65 @@ async def test_few_strangers_have_time_to_read_the_close_frame():
     assert [transport.is_aborted for transport in transports] == [True] * 2 + [False] * MAX_CLOSING
     await asyncio.sleep(0.06)
     assert all(transport.is_aborted for transport in transports)
+
+
+class Peer:
+    """A connection that takes a while to handle what it received."""
+
+    def __init__(self, clock, seconds=0.0):
+        self.clock, self.seconds, self.reads, self.is_paused = clock, seconds, 0, False
+
+    def read(self):
+        self.reads += 1
+        self.is_paused = False
+        self.clock[0] += self.seconds
+
+    def pause(self):
+        self.is_paused = True
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("seconds", "per_turn"), [(0.0, READS_PER_TURN), (0.002, 3), (1.0, 1)])
+async def test_reads_of_one_turn_are_limited_in_number_and_time(seconds, per_turn):
+    clock = [0.0]
+    reads, peers = ReadQueue(now=lambda: clock[0]), [Peer(clock, seconds) for _ in range(2 * READS_PER_TURN)]
+    for peer in peers:
+        reads.add(peer)
+    handled = [sum(peer.reads for peer in peers)]
+    assert [peer.is_paused for peer in peers] == [False] * per_turn + [True] * (len(peers) - per_turn)
+    while reads:
+        await asyncio.sleep(0)
+        handled.append(sum(peer.reads for peer in peers))
+    assert handled == [*range(per_turn, len(peers), per_turn), len(peers)]
+
+
+@pytest.mark.virtual_time
+async def test_removed_reader_gets_no_turn():
+    clock = [0.0]
+    reads, peers = ReadQueue(now=lambda: clock[0]), [Peer(clock, 1.0) for _ in range(3)]
+    for peer in peers:
+        reads.add(peer)
+    reads.remove(peers[1])
+    while reads:
+        await asyncio.sleep(0)
+    assert [peer.reads for peer in peers] == [1, 0, 1]
+
+
+@LIBRARIES
+async def test_strangers_wait_for_their_turn(library):
+    """What each of them sends arrives, in order, and trusted sockets do not wait."""
+    shared, clock = SharedLimits(ReadQueue(now=lambda: 0.0)), [0.0]
+    busy = [Peer(clock) for _ in range(READS_PER_TURN)]
+    owner = Quiet()
+    async with stranger(library, owner, shared) as (_, writer):
+        for size in (1, 2, 3):
+            for peer in busy:
+                shared.reads.add(peer)
+            writer.write(frame(1, b"x" * size) + frame(9))
+            while len(owner.received) < size:
+                for peer in busy:
+                    shared.reads.add(peer)
+                await asyncio.sleep(0)
+        writer.transport.abort()
+        await owner.ended.wait()
+    assert owner.received == [b"x", b"xx", b"xxx"]

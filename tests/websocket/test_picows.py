@@ -3,7 +3,7 @@
 import pytest
 from picows import WSMsgType
 
-from gateway.websocket.interface import TOO_BIG, ClosingSockets
+from gateway.websocket.interface import TOO_BIG, SharedLimits
 from gateway.websocket.picows import PicowsSocket
 
 
@@ -60,7 +60,7 @@ class FakeTransport:
 @pytest.fixture
 def opened():
     owner, transport = Owner(), FakeTransport()
-    socket = PicowsSocket(owner, 10, ClosingSockets(), is_trusted=True)
+    socket = PicowsSocket(owner, 10, SharedLimits(), is_trusted=True)
     socket.on_ws_connected(transport)
     return owner, socket, transport
 

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.websocket import port_mux
+from gateway.websocket.interface import READS_PER_TURN, ReadQueue, SharedLimits
 from gateway.websocket.port_mux import ConnectionLimits, PortablePortMux, PortMux
 from tests.websocket.test_interface import Echo, Trusting
 
@@ -387,13 +388,20 @@ async def test_unfinished_requests_are_limited_together():
     assert [transport.aborted for transport in transports] == [True] + [False] * (len(transports) - 1)
 
 
-BURST = port_mux.MAX_READS_PER_TURN
+BURST = READS_PER_TURN
+
+
+def unhurried_limits():
+    """Without the limit in time, which depends on the machine."""
+    limits = ConnectionLimits(total=0, per_peer=0)
+    limits.shared = SharedLimits(ReadQueue(now=lambda: 0.0))
+    return limits
 
 
 @pytest.mark.virtual_time
 async def test_burst_is_spread_over_turns_of_the_loop():
     """In the order in which it came. A connection reads nothing while it waits."""
-    limits = ConnectionLimits(total=0, per_peer=0)
+    limits = unhurried_limits()
     transports = [FakeTransport() for _ in range(2 * BURST + 1)]
     muxes = [connected(limits, transport) for transport in transports]
     for mux in muxes:
@@ -411,7 +419,7 @@ async def test_burst_is_spread_over_turns_of_the_loop():
 
 @pytest.mark.virtual_time
 async def test_stalled_request_is_closed_before_one_that_goes_on():
-    limits = ConnectionLimits(total=0, per_peer=0)
+    limits = unhurried_limits()
     transports = [FakeTransport() for _ in range(3)]
     going_on, stalled, last = [connected(limits, transport) for transport in transports]
     for mux in (going_on, stalled, going_on):
@@ -423,7 +431,7 @@ async def test_stalled_request_is_closed_before_one_that_goes_on():
 @pytest.mark.virtual_time
 async def test_waiting_data_counts_as_unfinished():
     """It is freed with its connection."""
-    limits = ConnectionLimits(total=0, per_peer=0)
+    limits = unhurried_limits()
     size = port_mux.MAX_UNFINISHED_BYTES // 4
     transports = [FakeTransport() for _ in range(BURST + 5)]
     muxes = [connected(limits, transport) for transport in transports]
@@ -432,13 +440,13 @@ async def test_waiting_data_counts_as_unfinished():
     for mux in muxes[BURST:]:
         mux.data_received(bytes(size))
     assert [transport.aborted for transport in transports] == [True] * (BURST + 1) + [False] * 4
-    assert len(limits.reads) == 4
+    assert len(limits.shared.reads) == 4
 
 
 @pytest.mark.virtual_time
 async def test_paused_request_stays_paused_after_its_turn():
     """uvicorn reads no more of a body than its handler takes."""
-    limits = ConnectionLimits(total=0, per_peer=0)
+    limits = unhurried_limits()
     transports = [FakeTransport() for _ in range(BURST + 1)]
     muxes = [connected(limits, transport) for transport in transports]
     muxes[-1].flow._transport.pause_reading()
