@@ -109,7 +109,7 @@ async def _ended(playing: list[asyncio.Task[None]]) -> None:
 # The check itself
 
 SAID = [Said(1.0, "CALLER", "One."), Said(2.0, "AGENT", "Two."), Said(3.0, "CALLER", "Three.")]
-OUTCOME = Outcome("random", "twilio", 1, compare([], "", killed_at=0, restarted_at=0), 1, 1, 1, 0.5)
+OUTCOME = Outcome("random", "twilio", 1, compare([], "", killed_at=0, restarted_at=0), 1, 1, 1, 1, 0.5)
 
 
 def test_late_turn_may_be_missing() -> None:
@@ -141,3 +141,4 @@ def test_same_words_said_too_late_before() -> None:
 def test_second_document_is_not_whole() -> None:
     assert OUTCOME.whole
     assert not replace(OUTCOME, documents=2).whole
+    assert not replace(OUTCOME, webhooks=0).whole and not replace(OUTCOME, webhooks=2).whole
