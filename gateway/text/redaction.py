@@ -261,7 +261,7 @@ def _redact_once(text: str) -> str:
     lowered = text.lower()
     has_digit = _DIGIT.search(text) is not None
     if has_digit:  # first, because a password may take only a part of it
-        text = _cut(text, _ibans(text))
+        text = _cut(text, list(_with_whole_numbers(text, _ibans(text))))
     for rule in _RULES:
         if any(sign in lowered for sign in rule.signs) if rule.signs else has_digit:
             secrets = [(*match.span("secret"), rule.marker) for match in rule.pattern.finditer(text)]

@@ -19,6 +19,7 @@ from gateway.websocket.port_mux import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_PIPELINED,
+    MAX_READS_PER_TURN,
     ConnectionLimits,
     PortablePortMux,
     PortMux,
@@ -114,9 +115,10 @@ def fuzz_port_mux(data: bytes) -> None:
     choices = Choices(data)
     kind = choices.one_of((PortMux, PortablePortMux))
     cuts = [choices.byte(), choices.byte() * 7, choices.byte() * 97]
-    wire = _wire(choices, is_flood=zlib.crc32(data) % FLOOD_EVERY == 0)
-    whole = _serve(kind, [wire], with_turns=False)
-    split = _serve(kind, pieces(wire, cuts), with_turns=False)
+    is_flood = zlib.crc32(data) % FLOOD_EVERY == 0  # rare, because it takes long
+    wire = _wire(choices, is_flood=is_flood)
+    whole = _serve(kind, [wire])
+    split = _serve(kind, pieces(wire, cuts), others=MAX_READS_PER_TURN if is_flood else 0)
     # A request that was sent ahead is read when the one before it is answered.
     if wire.count(b"HTTP/") <= 1 and len(wire) < MAX_HEAD_BYTES:
         assert split == whole, "the cuts change the result"
@@ -138,8 +140,12 @@ def _wire(choices: Choices, *, is_flood: bool) -> bytes:
     return b"".join(parts)[:max_bytes]
 
 
-def _serve(kind: type[PortMux], parts: list[bytes], *, with_turns: bool) -> Any:
-    """Answers, requests for an upgrade, and what the media socket received."""
+def _serve(kind: type[PortMux], parts: list[bytes], *, others: int = 0, with_turns: bool = False) -> Any:
+    """
+    Answers, requests for an upgrade, and what the media socket received.
+
+    `others` have sent a byte each before; if they are many, the connection has to wait for its turn.
+    """
     limits, owner, transport, upgrades = ConnectionLimits(total=0, per_peer=0), Owner(), FakeTransport(), []
     limits.log = QUIET
 
@@ -149,6 +155,10 @@ def _serve(kind: type[PortMux], parts: list[bytes], *, with_turns: bool) -> Any:
 
     with running_loop() as loop:
         state = {"connection_limits": limits, "media_endpoint": upgrade, "close_event_streams": lambda: None}
+        connections = [FakeTransport() for _ in range(others)]
+        for other in connections:
+            other.attach(kind(CONFIG, ServerState(), state, loop))
+            other.feed(b"G")
         mux = kind(CONFIG, ServerState(), state, loop)
         transport.attach(mux)
         for part in parts:
@@ -163,7 +173,8 @@ def _serve(kind: type[PortMux], parts: list[bytes], *, with_turns: bool) -> Any:
             if with_turns:
                 loop.run_until(loop.time())
         loop.run_until(40)
-        transport.abort()
+        for connection in (transport, *connections):
+            connection.abort()
         loop.run_until(80)
     statuses = set(STATUS.findall(transport.written))
     assert statuses <= STATUSES, f"answered {statuses}"

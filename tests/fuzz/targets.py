@@ -24,6 +24,6 @@ TARGETS = {
     "picows": Target(fuzz_picows, 100),
     "portable": Target(fuzz_portable, 100),
     "port-mux": Target(fuzz_port_mux, 60),
-    "redaction": Target(fuzz_redaction, 64),
+    "redaction": Target(fuzz_redaction, 40),
     "spoken-text": Target(fuzz_spoken_text, 100),
 }
