@@ -218,6 +218,9 @@ class Settings(BaseModel):
     max_connections_per_peer: WholeNumber = Field(
         100, description="HTTP connections at once of one address; not for FORWARDED_ALLOW_IPS; 0: no limit"
     )
+    forwarded_allow_ips: str = Field(
+        "127.0.0.1", description="proxies whose forwarded headers count: addresses and networks, separated by commas"
+    )
     drain_seconds: WholeNumber = Field(600, description="how long live calls may go on after SIGTERM")
     otel_exporter_otlp_endpoint: HttpUrl = Field("", description="a collector for traces, over HTTP; unset: none")
     log_format: Annotated[Literal["", "text", "json"], _lower] = Field("", description="text on a terminal, else json")

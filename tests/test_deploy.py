@@ -22,7 +22,7 @@ from tests.stage import make_carrier, staged, until_it
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-NOT_SETTINGS = {"PGPASSWORD", "FORWARDED_ALLOW_IPS"}  # libpq and uvicorn read them
+NOT_SETTINGS = {"PGPASSWORD"}  # libpq reads it
 ODD_PASSWORD = "p@ss/w:o'r\"d#%41?&$HOME \\"
 
 
@@ -40,7 +40,14 @@ SERVICES = COMPOSE["services"]
 def test_compose_sets_what_the_gateway_reads():
     names = set(SERVICES["gateway"]["environment"])
     assert names - NOT_SETTINGS < set(NAMES)
-    assert {"PUBLIC_URL", "REDIS_URL", "DATABASE_URL", "GATEWAY_ADMIN_TOKEN", *NOT_SETTINGS} < names
+    assert {
+        "PUBLIC_URL",
+        "REDIS_URL",
+        "DATABASE_URL",
+        "GATEWAY_ADMIN_TOKEN",
+        "FORWARDED_ALLOW_IPS",
+        *NOT_SETTINGS,
+    } < names
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import yaml
 
 from gateway.metrics import PREFIX, REGISTRY
 from gateway.session import EndReason
+from tests.servers import installed
 
 ROOT = Path(__file__).parent.parent
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboard.json"
@@ -75,7 +75,7 @@ def test_every_alert_says_what_to_do() -> None:
     assert len(re.findall("- alert: ", text)) == len(re.findall("description: ", text)) > 0
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.skipif(not installed("promtool"), reason="promtool is not installed")
 @pytest.mark.parametrize("store", ["redis", "database"])
 def test_store_that_is_away_raises_an_alert(store: str, tmp_path: Path) -> None:
     """Prometheus itself evaluates the rules: a minute after the store has gone, for the node that misses it."""
@@ -95,13 +95,15 @@ def test_store_that_is_away_raises_an_alert(store: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(json.dumps(rules))
     tests = [{"interval": "1m", "input_series": series, "alert_rule_test": cases}]
     (tmp_path / "test.yml").write_text(json.dumps({"rule_files": ["rules.yml"], "tests": tests}))
-    ran = subprocess.run(["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True)
+    ran = subprocess.run(
+        [installed("promtool"), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.skipif(not installed("promtool"), reason="promtool is not installed")
 def test_prometheus_accepts_the_rules() -> None:
-    ran = subprocess.run(["promtool", "check", "rules", str(ALERTS)], capture_output=True, text=True)
+    ran = subprocess.run([installed("promtool"), "check", "rules", str(ALERTS)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,10 +10,10 @@ import httpx
 import pytest
 
 from tests.ports import free_port
+from tests.servers import environ, installed
 from tests.stage import SOUND, make_carrier, staged, until
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
-PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 
 
 def nginx(config: str, folder: Path, port: int, upstream: int) -> list[str]:
@@ -35,7 +33,7 @@ def caddy(config: str, folder: Path, port: int, upstream: int) -> list[str]:
         "{$DOMAIN}", f"http://127.0.0.1:{port}"
     )
     config = config.replace("dynamic a gateway 8000", f"to 127.0.0.1:{upstream}")
-    version = subprocess.run([found("caddy"), "version"], capture_output=True, text=True).stdout
+    version = subprocess.run([installed("caddy"), "version"], capture_output=True, text=True).stdout
     if version.lstrip("v").startswith(("2.4", "2.5", "2.6")):  # Debian's is older than the image that compose runs
         config = config.replace("stream_close_delay 15m", "")
     (folder / "Caddyfile").write_text(config)
@@ -49,7 +47,7 @@ def haproxy(config: str, folder: Path, port: int, upstream: int) -> list[str]:
 
 
 def apache2(config: str, folder: Path, port: int, upstream: int) -> list[str]:
-    modules = Path(found("apache2")).parent.parent / "lib" / "apache2" / "modules"
+    modules = Path(installed("apache2")).parent.parent / "lib" / "apache2" / "modules"
     names = ("mpm_event", "authz_core", "headers", "proxy", "proxy_http", "reqtimeout")
     load = "\n".join(f"LoadModule {name}_module {modules}/mod_{name}.so" for name in names)
     config = re.sub(r"SSL.*", "", config.replace("*:443", f"127.0.0.1:{port}")).replace(":8000", f":{upstream}")
@@ -64,22 +62,18 @@ def apache2(config: str, folder: Path, port: int, upstream: int) -> list[str]:
 PROXIES = {nginx: "nginx.conf", caddy: "Caddyfile", haproxy: "haproxy.cfg", apache2: "apache.conf"}
 
 
-def found(name: str) -> str:
-    return shutil.which(name, path=PATH) or ""
-
-
 @contextlib.asynccontextmanager
 async def running(proxy, folder: Path, gateway_url: str):
     """The server with the project's configuration, without TLS; yields its address."""
-    if not found(proxy.__name__):
+    if not installed(proxy.__name__):
         pytest.skip(f"{proxy.__name__} is not installed")
     port = free_port()
     config, upstream = (DEPLOY / PROXIES[proxy]).read_text(encoding="utf-8"), int(gateway_url.rpartition(":")[2])
     command = proxy(config, folder, port, upstream)
-    environment = {**os.environ, "HOME": str(folder)}
+    environment = {**environ(), "HOME": str(folder)}
     with (folder / "output").open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            found(command[0]), *command[1:], stdout=output, stderr=output, env=environment
+            installed(command[0]), *command[1:], stdout=output, stderr=output, env=environment
         )
     try:
         for _ in range(200):

@@ -150,6 +150,7 @@ def _server_config(loaded: Settings, sockets: str, is_worker: bool, private_redi
         create_app(loaded, connect=connect, is_worker=is_worker, private_redis=private_redis),
         http=http,  # takes media sockets out before uvicorn's HTTP
         ws="none",
+        forwarded_allow_ips=loaded.forwarded_allow_ips,
         loop="uvloop",
         log_config=None,
         access_log=False,
