@@ -278,10 +278,12 @@ async def test_pin_set_aloud_opens_memory_and_is_nowhere(
         call, conversation = await stage.dial(**_vouched(stage, "A", passed=False))
         await conversation.user_says("My PIN is four seven one one eight two.")
         assert "flat tyre" in (await conversation.message("UpdatePrompt"))["prompt"]
+        await stage.answer(call, conversation, "Thank you, four seven one one eight two it is.")
         await call.hang_up()
         await stage.idle()
     assert list(record_dir.iterdir()) == []
     assert any("[PIN removed]" in text for text in stage.archives())
+    assert any("AGENT: Thank you, [PIN removed] it is." in text for text in stage.archives())
     _nowhere(tmp_path, caplog, "471182", "four seven one one", "4 7 1 1")
 
 

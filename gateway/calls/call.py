@@ -17,7 +17,7 @@ from typing import Final
 from gateway.agents import Agent
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
-from gateway.calls.caller_identity import PIN_ARGUMENT, PIN_REMOVED, CallerIdentity
+from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
 from gateway.calls.consent import ConsentTimeouts, RecordingConsent
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
@@ -26,7 +26,7 @@ from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import Playout
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
-from gateway.calls.transcript import CallRecords, Transcript
+from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker, observe
 from gateway.engines.interface import (
     AgentAudioDone,
@@ -319,6 +319,8 @@ class Call:
         else:
             without_pin = self._identity.caller_said(text, now, question=self._transcript.last_answer)
         command = self._memory_commands.recognize(text if sets_pin else without_pin, now)
+        if without_pin == PIN_REMOVED:
+            self._transcript.hide(text)
         reply = self._consent.caller_said(without_pin, self._context.greeting) if command is None else ""
         turn = self._transcript.caller_said(without_pin, datetime.now(UTC))
         self._caller_text.set()
@@ -428,6 +430,7 @@ class ToolActions:
         self.end.transfer(target, request)
 
     def set_pin(self, pin: str) -> None:
+        self.transcript.hide(pin)
         self.identity.set_pin(pin)
 
     def turns(self) -> Sequence[Turn]:

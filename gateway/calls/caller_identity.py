@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.agents import Agent
 from gateway.calls.recorder import CallRecorder
+from gateway.calls.transcript import PIN_REMOVED
 from gateway.errors import StoreError
 from gateway.history.live_events import CallEvents
 from gateway.memory.access import MemoryAccess, PinEntry, PinResult, spoken_pin
@@ -16,7 +17,6 @@ from gateway.metrics import PIN_TRIES
 from gateway.session import TrustLevel, VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known
 
-PIN_REMOVED: Final = "[PIN removed]"
 PIN_ARGUMENT: Final = re.compile(r'"(?:\w+_)?(?:pin|passcode)(?:_?code|_?number|_\w+)?"\s*:', re.IGNORECASE)
 """In the JSON arguments of a function: the name of one that is a PIN."""
 MOST_TRIES: Final = 3

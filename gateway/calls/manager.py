@@ -292,7 +292,7 @@ class CallManager:
         listed = self._allowed.lists(number)
         via = trunk if identity.startswith("sip_header:") else None
         call.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed, trunk=via)
-        call.access.proven = attestation is Attestation.FULL and via is None
+        call.access.proven = attestation is Attestation.FULL if via is None else via in agent.trust.trusted_trunks
         self._calls.prepare(call)
         call.session = self._calls.session(call)
         if (other := await self._announce(call)) is not None:

@@ -18,10 +18,12 @@ from gateway.engines.interface import HistoryMessage, HistoryToolCall
 from gateway.history.call_log import Row, rows_beside_turns, rows_of_turns
 from gateway.history.live_events import CallEvents
 from gateway.session import Speaker, Turn, VoiceSession
-from gateway.text.redaction import redact
+from gateway.text.redaction import redact, spoken_numbers
 
 _MOST_TOOL_CALLS: Final = 20
 """Tool calls in the history of a new engine session, the latest ones: a result may be long."""
+PIN_REMOVED: Final = "[PIN removed]"
+_SHORTEST_PIN: Final = 4
 _LONGEST_REDACTED: Final = 10_000
 """Characters, some ten minutes of speech. Longer texts take a while and are redacted when the call is over."""
 
@@ -57,6 +59,7 @@ class Transcript:
         # Every earlier answer became a turn, so none had a higher number.
         self._number = len(self.turns)
         self._tool_calls: list[tuple[int, HistoryToolCall]] = []
+        self._hidden: set[str] = set()
         self._answer: AgentUtterance | None = None
         self._answer_at: datetime | None = None
         self._audible_since = self._sent_at = 0.0
@@ -65,8 +68,12 @@ class Transcript:
 
     # From the call
 
+    def hide(self, text: str) -> None:
+        """The numbers in this text are a PIN: remove them from all later turns. The agent may repeat them."""
+        self._hidden |= {number.digits for number in spoken_numbers(text) if len(number.digits) >= _SHORTEST_PIN}
+
     def caller_said(self, text: str, at: datetime) -> Turn:
-        text = _redacted(text)
+        text = self._redacted(text)
         self._close_answer()
         turn = Turn(Speaker.CALLER, text, at, kept=not self._session.off_record)
         self.turns.append(turn)
@@ -74,7 +81,7 @@ class Transcript:
         return turn
 
     def agent_said(self, text: str, at: datetime) -> None:
-        text = _redacted(text)
+        text = self._redacted(text)
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
@@ -174,6 +181,14 @@ class Transcript:
         kept = [turn for turn in turns if turn.kept]
         return [*rows_of_turns(kept, open_answer=self._number if is_open else None), *rows_beside_turns(self._session)]
 
+    def _redacted(self, text: str) -> str:
+        if len(text) > _LONGEST_REDACTED:
+            return text
+        for number in reversed(spoken_numbers(text) if self._hidden else []):
+            if number.digits in self._hidden:
+                text = f"{text[: number.start]}{PIN_REMOVED}{text[number.end :]}"
+        return redact(text)
+
     # The answer that is being spoken
 
     def _open_answer(self) -> AgentUtterance:
@@ -216,7 +231,3 @@ class Transcript:
         if unheard:
             self._records.events.cut_off(self._number, heard, unheard)
         self._number += 1
-
-
-def _redacted(text: str) -> str:
-    return redact(text) if len(text) <= _LONGEST_REDACTED else text

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.caller_identity import PIN_ARGUMENT, PIN_REMOVED, CallerIdentity
+from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
+from gateway.calls.transcript import PIN_REMOVED
 from gateway.memory.access import AccessChange, MemoryAccess, TrustPolicy
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
 from gateway.session import TrustLevel, VoiceSession

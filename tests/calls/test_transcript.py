@@ -182,3 +182,12 @@ def test_playing_time_is_estimated() -> None:
     assert talk.transcript.played_until == 8.0
     talk.transcript.interrupted(6.0)
     assert talk.transcript.played_until == 6.0
+
+
+def test_repeated_pin_is_removed():
+    transcript = make_transcript()
+    transcript.hide("Set my PIN to four seven one one.")
+    transcript.caller_said("That is four seven one one, at 12 Main Street.", NOW)
+    transcript.agent_said("Thank you, 4711 it is.", NOW)
+    texts = [turn.text for turn in transcript.so_far]
+    assert texts == ["That is [PIN removed], at 12 Main Street.", "Thank you, [PIN removed] it is."]

@@ -97,6 +97,17 @@ async def test_tasks_and_messages_are_handed_over():
     assert list(source(MAYA, MemoryAccess())) == []
 
 
+@pytest.mark.parametrize("level", TrustLevel)
+async def test_only_a_trusted_call_continues_the_session_of_the_text_agent(level):
+    """The text agent learns the level, too."""
+    delivered = []
+    delegator = SimpleNamespace(hand_over=lambda to, task: delivered.append((to, task.caller, task.trust)))
+    agent = Agent("maya", "You are Maya.", text_agent="openclaw/main")
+    task, _ = delegation(delegator, lambda agent, caller: caller)(agent, MemoryAccess(level, caller=CALLER))
+    await use(task, task="Book a table.")
+    assert delivered == [(CALLER if level is TrustLevel.EVERYTHING else "", CALLER, str(level))]
+
+
 def test_transfer_goes_to_configured_targets_only():
     schema = transfer_schema(("desk", "sales"))
     assert schema.parse('{"to": "desk"}') == {"to": "desk"}

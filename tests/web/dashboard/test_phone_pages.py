@@ -94,7 +94,14 @@ def pass_of(link: str) -> str:
 
 
 @pytest.fixture
-async def booth(tmp_path):
+def level() -> str:
+    """The trust level of attested calls, which those of the browser phone are."""
+    return "everything"
+
+
+@pytest.fixture
+async def booth(tmp_path, level):
+    (tmp_path / "gateway.toml").write_text(f'[agents.maya.memory.trust]\nattested = "{level}"\n')
     async with FakeDeepgram() as engine:
         environ = {
             "DATA_DIR": str(tmp_path / "data"),
@@ -175,6 +182,20 @@ async def test_link_is_for_one_call(booth: Booth):
     assert (again.status_code, again.text) == (403, "This link has already been used. Ask for a new one.")
     await booth.talk(placed, "My name is Anna.")
     assert (await until_it(lambda: _facts(booth, placed)))["facts"]
+
+
+@pytest.mark.parametrize(("level", "calls"), [("none", 0), ("name", 0), ("summaries", 1)])
+async def test_guest_sees_what_the_level_of_the_call_allows(booth: Booth, calls: int):
+    placed = (await booth.call_once(pass_of(await booth.link(caller=CALLER)))).json()
+    await booth.talk(placed, "My name is Anna.", "I always want tea.")
+
+    async def is_idle() -> bool:
+        state = (await booth.http.get("/health")).json()
+        return state["calls"] == state["endings"] == 0
+
+    await until_it(is_idle)
+    shown = await booth.memory(placed)
+    assert (shown["facts"], len(shown["calls"])) == ([], calls)
 
 
 async def test_of_many_who_use_a_link_at_once_one_is_let_in(booth: Booth):
