@@ -2,6 +2,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.history.erasure import DataLocations, holding
+from gateway.memory.recall import UNVERIFIED
 from tests.memory.stores import Ground
-from tests.stage import CALLER, Stage, make_carrier, staged
+from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged
 
 Run = Callable[..., Awaitable[tuple[int, str, str]]]
 """`gateway memory` with these arguments; its exit code, output and complaint."""
@@ -324,3 +326,29 @@ async def test_wrong_pin_code_is_one_line(
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
     code, output, complaint = await memory("pin-code", CALLER)
     assert (code, output, complaint.strip()) == (2, "", "gateway: a PIN has 4 to 12 digits")
+
+
+async def test_unverified_facts_are_marked(gateway: Stage, memory: Run) -> None:
+    """In the report, on the caller's page and in the prompt, until a trusted call says the same."""
+
+    async def says(words: str, verdict: str) -> str:
+        call, conversation = await gateway.dial(StirVerstat=verdict)
+        await conversation.user_says(words)
+        await call.hang_up()
+        await gateway.idle()
+        return str(conversation.prompt)
+
+    async def shown() -> list[bool]:
+        [path, *_] = re.findall(r'href="(/callers/[^"/]+)"', (await gateway.http.get("/callers")).text)
+        page = (await gateway.http.get(path)).text
+        assert "Ana Quibble" in page
+        return ["unverified" in (await memory("show", CALLER))[1], "unverified" in page]
+
+    await gateway.http.post("/login", data={"token": ADMIN})
+    assert await shown() == [False, False]
+    await says("I prefer window seats.", "TN-Validation-Passed-C")
+    assert await shown() == [True, True]
+    prompt = await says("I prefer window seats.", "TN-Validation-Passed-A")
+    trusted, unverified = prompt.split(UNVERIFIED, 1)
+    assert "Ana Quibble" in trusted and "window seats" not in trusted and "Prefers window seats" in unverified
+    assert await shown() == [False, False]
