@@ -59,8 +59,12 @@ def test_transport_delivers_nothing_while_paused() -> None:
             self.read += data
 
     reader, transport = Reader(), FakeTransport()
-    transport.attach(reader)
-    assert transport.feed(b"one")
-    transport.pause_reading()
-    assert not transport.feed(b"two")
-    assert reader.read == b"one"
+    with running_loop() as loop:
+        transport.attach(reader)
+        transport.feed(b"one", loop)
+        transport.pause_reading()
+        transport.feed(b"two", loop)
+        transport.pause_reading()
+        loop.call_soon(transport.resume_reading)
+        transport.feed(b"three", loop)
+    assert reader.read == b"onethree"

@@ -14,12 +14,11 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.logs import BurstLogger
-from gateway.websocket.interface import Socket, UpgradeRequest
+from gateway.websocket.interface import READS_PER_TURN, Socket, UpgradeRequest
 from gateway.websocket.port_mux import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_PIPELINED,
-    MAX_READS_PER_TURN,
     ConnectionLimits,
     PortablePortMux,
     PortMux,
@@ -118,7 +117,7 @@ def fuzz_port_mux(data: bytes) -> None:
     is_flood = zlib.crc32(data) % FLOOD_EVERY == 0  # rare, because it takes long
     wire = _wire(choices, is_flood=is_flood)
     whole = _serve(kind, [wire])
-    split = _serve(kind, pieces(wire, cuts), others=MAX_READS_PER_TURN if is_flood else 0)
+    split = _serve(kind, pieces(wire, cuts), others=READS_PER_TURN if is_flood else 0)
     # A request that was sent ahead is read when the one before it is answered.
     if wire.count(b"HTTP/") <= 1 and len(wire) < MAX_HEAD_BYTES:
         assert split == whole, "the cuts change the result"
@@ -158,13 +157,11 @@ def _serve(kind: type[PortMux], parts: list[bytes], *, others: int = 0, with_tur
         connections = [FakeTransport() for _ in range(others)]
         for other in connections:
             other.attach(kind(CONFIG, ServerState(), state, loop))
-            other.feed(b"G")
+            other.feed(b"G", loop)
         mux = kind(CONFIG, ServerState(), state, loop)
         transport.attach(mux)
         for part in parts:
-            if not transport.is_reading():  # until the requests sent ahead are answered
-                loop.run_until(loop.time())
-            transport.feed(part)
+            transport.feed(part, loop)
             if transport.get_protocol() is mux:
                 headers = mux.headers or []
                 assert len(headers) <= MAX_HEADERS + 1

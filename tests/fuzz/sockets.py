@@ -5,13 +5,14 @@ The first bytes of an input choose when the peer is trusted, the size limit, and
 frames, three bytes and a payload each; long payloads and repetitions are short in the input.
 """
 
+import math
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import STRANGER_BYTES, STRANGER_FRAMES, Socket
+from gateway.websocket.interface import STRANGER_BYTES, STRANGER_FRAMES, ReadQueue, SharedLimits, Socket
 from tests.fuzz.data import Choices, pieces
 from tests.fuzz.transport import FakeTransport, running_loop
 
@@ -89,13 +90,12 @@ def _fuzz(make_protocol: Callable[..., Any], data: bytes) -> None:
 def _receive(make_protocol: Callable[..., Any], trust: str, limit: int, parts: list[bytes]) -> Any:
     owner, transport = Owner(trust), FakeTransport()
     with running_loop() as loop:
-        protocol = make_protocol(owner, max_bytes=limit)
+        one_a_turn = ReadQueue(per_turn=1, seconds=math.inf)
+        protocol = make_protocol(owner, max_bytes=limit, shared=SharedLimits(one_a_turn))
         transport.attach(protocol)
         protocol.data_received(HANDSHAKE)
         for part in parts:
-            if not transport.feed(part):
-                break
-            loop.turn()
+            transport.feed(part, loop)
         loop.run_until(5)
         transport.abort()
         loop.run_until(10)

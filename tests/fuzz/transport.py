@@ -39,11 +39,13 @@ class FakeTransport(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
 
-    def feed(self, data: bytes) -> bool:
-        """Deliver bytes to the protocol. False if it does not read any more."""
+    def feed(self, data: bytes, loop: "FakeLoop") -> None:
+        """Deliver bytes to the protocol. While it is paused, the loop runs; what it never reads is dropped."""
         while data:
             if not self.is_reading():
-                return False
+                loop.run_until(loop.time())
+            if not self.is_reading():
+                return
             if isinstance(self._protocol, asyncio.BufferedProtocol):
                 room = memoryview(self._protocol.get_buffer(-1))
                 taken = min(len(room), len(data))
@@ -53,7 +55,6 @@ class FakeTransport(asyncio.Transport):
                 taken = len(data)
                 self._protocol.data_received(data)
             data = data[taken:]
-        return self.is_reading()
 
     # Called by the protocol
 
