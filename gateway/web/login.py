@@ -210,7 +210,8 @@ class LoginGuard:
             return await self._welcome(request, session)
         if await self.session(request) is not None:
             return RedirectResponse("/", 303)
-        return await self._refused(self.throttle.refusal(request, _USED_LINK))
+        refusal = self.throttle.refusal(request, _USED_LINK)
+        return await self._refused(HTTPException(refusal.status_code, _USED_LINK, refusal.headers))
 
     async def _log_in_with_token(self, request: Request, token: str) -> Response:
         try:

@@ -65,6 +65,12 @@ async def test_link_logs_in_once(stranger: Visitor):
     assert "gateway login-link" in again.text and "set-cookie" not in again.headers
 
 
+async def test_used_link_says_what_to_do_after_many_guesses(stranger: Visitor):
+    answers = [await stranger.get("/login", params={"code": f"guess-{number}"}) for number in range(7)]
+    assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 2
+    assert all("gateway login-link" in answer.text and "used or has expired" in answer.text for answer in answers)
+
+
 async def test_used_link_of_a_logged_in_browser_leads_to_the_dashboard(stranger: Visitor):
     code = link()
     await stranger.http.get("/login", params=code)
