@@ -12,7 +12,8 @@ from gateway.history.stores import open_local_store
 from gateway.settings import Secret
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.llm import FakeLlm
-from tests.stage import ADMIN, Stage, make_carrier, staged, until
+from tests.redis_server import running_redis
+from tests.stage import ADMIN, Stage, make_carrier, staged, until, until_it
 
 WRONG = "I am only a language model and can't do that. Is there anything else?"
 KNOWN = "Here is what I know about you."
@@ -208,3 +209,28 @@ async def test_sound_of_the_answer_is_passed_on(stage: Stage) -> None:
     before = len(call.heard)
     await _say(stage, call, conversation, "Forget that.")
     assert await until(lambda: len(call.heard) > before)
+
+
+@pytest.mark.parametrize("words", [["Let's start fresh."], ["Forget that."]])
+async def test_redis_files_hold_nothing_that_was_forgotten_aloud(tmp_path: Path, words: list[str]) -> None:
+    """The call is live while its words are deleted; the last ones go from the files when it is over."""
+
+    async def held() -> bool:
+        files = [path for path in (tmp_path / "redis").rglob("*") if path.is_file()]
+        return any(b"quokka" in path.read_bytes() for path in files)
+
+    async def gone() -> bool:
+        return not await held()
+
+    (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}")
+    (tmp_path / "gateway.toml").write_text(MANAGED)
+    async with running_redis(tmp_path / "redis") as redis:
+        engine = FakeDeepgram(managed_answer=WRONG)
+        async with staged(tmp_path, make_carrier("twilio"), engine=engine, REDIS_URL=redis.url) as stage:
+            call, conversation = await _begin(stage)
+            await _say(stage, call, conversation, "I have a quokka.")
+            await until_it(held)
+            await _say(stage, call, conversation, *words, "Yes, please.")
+            await call.hang_up()
+            await stage.idle()
+            await until_it(gone)

@@ -104,11 +104,13 @@ class SharedErasure:
             by_caller = bool(caller) and event["caller"] == caller and agent in ("", event["agent"])
             return by_caller or event["session"] in sessions
 
-        async with self._alone() as owner:
-            deleted = await self._delete_events(is_theirs)
-            if deleted:
-                await self._rewrite_stream(owner)
-        return removed + deleted
+        return removed + await self._delete_events(is_theirs)
+
+    @foreign_errors
+    async def forget_live(self, session_id: str) -> None:
+        """Delete the turns and events of a call that is over. Its finalization goes on."""
+        await self._client.delete(PREFIX + journal_name(session_id))
+        await self._delete_events(lambda event: bool(event["session"] == session_id))
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[str]:
@@ -125,10 +127,13 @@ class SharedErasure:
 
     async def _delete_events(self, is_theirs: Callable[[dict[str, Any]], bool]) -> int:
         deleted, place = 0, "-"
-        while page := await self._client.xrange(STREAM, min=place, count=_ERASED_AT_ONCE):
-            ids = [id_ for id_, values in page if is_theirs(orjson.loads(values[b"event"]))]
-            deleted += await self._client.xdel(STREAM, *ids) if ids else 0
-            place = f"({page[-1][0].decode()}"
+        async with self._alone() as owner:
+            while page := await self._client.xrange(STREAM, min=place, count=_ERASED_AT_ONCE):
+                ids = [id_ for id_, values in page if is_theirs(orjson.loads(values[b"event"]))]
+                deleted += await self._client.xdel(STREAM, *ids) if ids else 0
+                place = f"({page[-1][0].decode()}"
+            if deleted:
+                await self._rewrite_stream(owner)
         return deleted
 
     async def _rewrite_stream(self, owner: str) -> None:

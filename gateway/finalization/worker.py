@@ -98,7 +98,7 @@ class FinalizationWorker:
         jobs: JobTable,
         queue: JobQueue,
         events: EventPublisher,
-        clear_away: Callable[[], Awaitable[object]],
+        clear_away: Callable[[str], Awaitable[object]],
         *,
         timeouts: FinalizationTimeouts = DEFAULT_TIMEOUTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -182,7 +182,7 @@ class FinalizationWorker:
         self._close_recorder(session.id)
         on_started()
         if session.taken_back:
-            self._keep(self._clear(), f"clear {session.uuid}")
+            self._keep(self._clear(session.id), f"clear {session.uuid}")
 
     def contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
         """
@@ -385,16 +385,16 @@ class FinalizationWorker:
             recorder.discard()
         self._events.log.release(session_id)
         on_started()
-        await self._clear()
+        await self._clear(session_id)
 
     async def _clear_if_retracted(self, job: FinalizationJob) -> None:
         if job.session.taken_back or await self._steps.is_cancelled(job):
-            await self._clear()
+            await self._clear(job.session.id)
 
-    async def _clear(self) -> None:
+    async def _clear(self, session_id: str) -> None:
         await self._events.log.flushed()
         try:
-            await self._clear_away()
+            await self._clear_away(session_id)
         except StoreUnavailable as error:
             _log.warning("erased calls could not be looked up", extra={"reason": str(error)})
 

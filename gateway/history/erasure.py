@@ -140,6 +140,9 @@ class SharedData(Protocol):
 
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int: ...
 
+    async def forget_live(self, session_id: str) -> None:
+        """Delete the turns and events of a call that is over. Its finalization goes on."""
+
     async def rewrite_files(self) -> bool:
         """Remove what was deleted from its files too. Returns whether that was possible."""
 
@@ -149,6 +152,8 @@ class NoSharedData:
 
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int:
         return 0
+
+    async def forget_live(self, session_id: str) -> None: ...
 
     async def rewrite_files(self) -> bool:
         return True
@@ -320,10 +325,13 @@ class Eraser:
                 _log.warning("freed pages may hold words of an erased call", extra={"databases": ", ".join(busy)})
         return len(erased)
 
-    async def clear_away(self) -> None:
+    async def clear_away(self, session_id: str) -> None:
         """After a call whose caller was erased, or retracted turns: delete what was logged in the meantime."""
         if not await self.sweep():
             await _scrub(self._locations.log, self._scrub_timeout)
+        with contextlib.suppress(SharedStoreUnavailable):  # it expires there soon
+            await self._shared.forget_live(session_id)
+            await self._shared.rewrite_files()
 
     async def holding(self, words: Sequence[str]) -> list[str]:
         """The files and tables that contain one of these words, ignoring case."""

@@ -48,7 +48,7 @@ def a_session(**fields: Any) -> VoiceSession:
     return VoiceSession(**(given | fields))
 
 
-async def nothing() -> None: ...
+async def nothing(session_id: str) -> None: ...
 
 
 async def never_erased(session: VoiceSession) -> bool:

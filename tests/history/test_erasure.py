@@ -12,6 +12,7 @@ import pytest
 from gateway.cluster import redis_store
 from gateway.cluster.directory import CallDirectory, ClusterTimeouts
 from gateway.cluster.event_stream import EventStream, SharedErasure
+from gateway.cluster.store import NoSharedStore
 from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import call_document
@@ -372,7 +373,7 @@ async def test_recording_deleted_by_another_erasure_is_passed_over(house):
 
 async def test_caller_without_calls_is_erased_too(house):
     """What an operator has set, and what the audit log says about it."""
-    pin_codes, audit = PinCodeStore(house.store), AuditLog(house.store, KEY)
+    pin_codes, audit = PinCodeStore(house.store, NoSharedStore()), AuditLog(house.store, KEY)
     await pin_codes.set("maya", CALLER, "4711")
     await pin_codes.check("maya", CALLER, "1234")
     token, _ = await TokenTable(house.store).create(TokenScope.MCP, agent="maya", caller=CALLER)

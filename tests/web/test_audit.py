@@ -22,6 +22,8 @@ NOT_LOGGED = {
     "POST /twilio/status": "carrier",
     "POST /twilio/outbound": "carrier",
     "POST /telnyx/webhook": "carrier",
+    "POST /elevenlabs/initiation": "voice engine",
+    "POST /elevenlabs/post-call": "voice engine",
     "POST /v1/chat/completions": "voice engine",
     "POST /v1/documents": "adds a document",
     "POST /v1/documents/ingest": "adds a document",
