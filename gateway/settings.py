@@ -9,6 +9,7 @@ import base64
 import binascii
 import dataclasses
 import errno
+import ipaddress
 import os
 import re
 import secrets
@@ -94,6 +95,16 @@ def _fernet_keys(value: Any) -> Any:
     if sizes != {32}:
         raise ValueError("is not a key, or several with commas between them; make one with: gateway recordings key")
     return Secret(",".join(keys))
+
+
+def _proxies(text: str) -> str:
+    for entry in text.split(","):
+        try:
+            if (entry := entry.strip()) not in ("", "*"):
+                ipaddress.ip_network(entry)
+        except ValueError:
+            raise ValueError(f"has {entry!r}; use addresses and networks, such as 10.0.0.5 or 172.28.77.0/24") from None
+    return text
 
 
 def _address(*schemes: str) -> AfterValidator:
@@ -218,7 +229,7 @@ class Settings(BaseModel):
     max_connections_per_peer: WholeNumber = Field(
         100, description="HTTP connections at once of one address; not for FORWARDED_ALLOW_IPS; 0: no limit"
     )
-    forwarded_allow_ips: str = Field(
+    forwarded_allow_ips: Annotated[str, AfterValidator(_proxies)] = Field(
         "127.0.0.1", description="proxies whose forwarded headers count: addresses and networks, separated by commas"
     )
     drain_seconds: WholeNumber = Field(600, description="how long live calls may go on after SIGTERM")

@@ -275,11 +275,44 @@ def test_secret_reveals_and_compares():
 
 def test_every_credential_is_a_secret():
     kinds = {name: field.annotation for name, field in Settings.model_fields.items()}
-    named = [name for name in kinds if name.endswith(("_token", "_api_key"))]
-    assert len(named) == 9
+    named = [name for name in kinds if name.endswith(("_token", "_api_key", "_password", "_secret"))]
+    assert len(named) > 9
     assert all(kinds[name] == Secret | None for name in named)
 
 
 def test_bad_address_is_not_repeated(tmp_path):
     """An address may hold a password."""
     assert "hunter2" not in problem({"REMEM_API_URL": "ftp://me:hunter2@host"}, tmp_path)
+
+
+@pytest.mark.parametrize("proxies", ["*", "10.0.0.5", "127.0.0.1, ::1,172.28.77.0/24"])
+def test_proxies_are_addresses_and_networks(proxies, tmp_path):
+    assert load({"FORWARDED_ALLOW_IPS": proxies}, tmp_path).forwarded_allow_ips == proxies
+
+
+@pytest.mark.parametrize("entry", ["caddy", "10.0.0.5/8"])
+def test_proxy_that_would_never_match_is_a_mistake(entry, tmp_path):
+    message = f"FORWARDED_ALLOW_IPS has {entry!r}; use addresses and networks, such as 10.0.0.5 or 172.28.77.0/24"
+    assert problem({"FORWARDED_ALLOW_IPS": f"127.0.0.1,{entry}"}, tmp_path) == message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:a?b#c%40@db.example.com:5432/voice?sslmode=require",
+        "postgres://127.0.0.1/x",
+        "postgresql://me@[::1]:5432/x",
+        "postgresql:///x?host=/run/postgresql",
+        "postgresql://me:pw@one:5432,two:5433/x?target_session_attrs=any",
+        "postgresql://%2Frun%2Fpostgresql/x",
+    ],
+)
+def test_address_of_a_database_is_accepted(url, tmp_path):
+    assert load({"DATABASE_URL": url}, tmp_path).database_url == Secret(url)
+
+
+@pytest.mark.parametrize("password", ["se@same", "se/same", "1/sesame", "se@same/word", "open@@sesame"])
+def test_password_that_takes_an_address_apart_is_a_mistake(password, tmp_path):
+    told = problem({"DATABASE_URL": f"postgresql://me:{password}@127.0.0.1:5432/x"}, tmp_path)
+    assert told.startswith("DATABASE_URL is not an address of PostgreSQL; ") and "PGPASSWORD" in told
+    assert not [part for part in ("sesame", "same") if part in told]

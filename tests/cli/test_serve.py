@@ -14,7 +14,7 @@ import pytest
 
 from gateway import settings
 from gateway.cli import serve
-from gateway.settings import Secret
+from gateway.settings import Secret, Settings
 from gateway.web.login_sessions import LoginLinks
 
 COMMAND = [str(Path(sys.executable).parent / "gateway"), "serve", "--port", "0"]
@@ -84,3 +84,15 @@ def _port(log: int) -> int:
 def test_idle_connections_outlive_a_proxys(tmp_path, sockets):
     loaded = settings.load(environ(tmp_path), tmp_path)
     assert serve._server_config(loaded, sockets, is_worker=False, private_redis="").timeout_keep_alive > 60
+
+
+def test_proxies_of_the_settings_are_trusted(tmp_path):
+    loaded = Settings(
+        data_dir=tmp_path / "data",
+        voice_session_archive_dir=tmp_path / "archive",
+        forwarded_allow_ips="10.0.0.5,172.28.77.0/24",
+    )
+    config = serve._server_config(loaded, "picows", is_worker=False, private_redis="")
+    config.load()
+    trusted = config.loaded_app.trusted_hosts
+    assert [host in trusted for host in ("10.0.0.5", "172.28.77.9", "127.0.0.1")] == [True, True, False]
