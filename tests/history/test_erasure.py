@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import orjson
 import pytest
+from cryptography.fernet import Fernet
 
+from gateway.calls.recording_files import RecordingCipher
 from gateway.cluster import redis_store
 from gateway.cluster.directory import CallDirectory, ClusterTimeouts
 from gateway.cluster.event_stream import EventStream, SharedErasure
@@ -424,3 +426,31 @@ async def test_caller_who_asks_aloud_erases_no_one_else(house):
     await house.eraser().erase_caller("maya", CALLER)
     assert (await house.tells(CALLER))[0] == []
     assert (await house.tells(CUSTOMER))[0] == [f"Likes {OTHER_WORD}"]
+
+
+# Encrypted recordings
+
+
+async def test_encrypted_recording_of_a_wordless_call_is_erased(house):
+    key = Secret(Fernet.generate_key().decode())
+    house.places = replace(house.places, recordings=RecordingCipher(key))
+    house.records("one", CALLER, "maya", WORD)
+    house.records("two", OTHER, "maya", OTHER_WORD)
+    for path in house.places.record_dir.iterdir():
+        path.write_bytes(house.places.recordings.seal(path.read_bytes() + b"\n"))
+    assert await house.holding(WORD) == [str(house.places.record_dir.resolve() / "one.jsonl")]
+    result = await house.eraser().erase(await house.eraser().find(CALLER))
+    assert result.is_complete and result.deleted["files"] == 1
+    assert [path.name for path in house.places.record_dir.iterdir()] == ["two.jsonl"]
+
+
+async def test_erasure_without_the_key_is_incomplete(house):
+    await house.remembers(session := a_session(), WORD)
+    for name in (session.uuid, "wordless"):
+        token = Fernet(Fernet.generate_key()).encrypt(b"{}\n")
+        (house.places.record_dir / f"{name}.jsonl").write_bytes(token + b"\n")
+    result = await house.eraser().erase(await house.eraser().find(CALLER))
+    assert (result.unreadable, result.is_complete) == (1, False)
+    assert [path.name for path in house.places.record_dir.iterdir()] == ["wordless.jsonl"]
+    with pytest.raises(StoreUnavailable, match="wordless.jsonl is encrypted; set RECORD_KEY"):
+        await house.holding(WORD)

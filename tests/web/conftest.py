@@ -76,7 +76,7 @@ async def stranger(tmp_path: Path) -> AsyncIterator[Visitor]:
         data_dir=tmp_path / "data",
         voice_session_archive_dir=tmp_path / "archive",
         record_dir=tmp_path / "recordings",
-        record_retention_days=0,  # the example is old
+        record_retention_days=36500,  # the example is old
         gateway_admin_token=Secret(TOKEN),
         memory_vectors=False,
         deepgram_api_key=Secret("dg-test-key"),  # pages need no engine; the local one would start a process

@@ -26,7 +26,7 @@ from gateway.history.report import MemoryReports
 from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
 from gateway.memory.summary_parser import PastCall, read_call
-from gateway.session import EndReason, VoiceSession
+from gateway.session import Consent, EndReason, VoiceSession
 from gateway.web.audit import audit_note
 from gateway.web.dashboard import timeline
 from gateway.web.dashboard.html import midnight
@@ -187,7 +187,9 @@ class CallPages:
             recorded=recording is not None,
             unreadable=unreadable,
             record_days=self._recordings.retention_days,
-            expired=recording is None and self._recordings.is_past_retention(call.started_at),
+            expired=recording is None
+            and Consent(call.consent).allows_recording
+            and self._recordings.is_past_retention(call.started_at),
             failed=call.outcome in FAILURES,
             caller_param=self._params.seal(call.caller),
             notice=_NOTICES.get(request.query_params.get("done", ""), ""),

@@ -19,7 +19,7 @@ from gateway.memory.state import CallerStateStore
 from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import index_text
 from gateway.memory.stores.sqlite import SqliteStore
-from gateway.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.session import Consent, EndReason, Speaker, Turn, VoiceSession
 
 RECORDED = Path("gateway/replay/calls/first.jsonl")
 BARGE_IN = Path("tests/recordings/barge-in.jsonl")
@@ -138,6 +138,7 @@ async def _recorded(store: SqliteStore, archive: Archive, record_dir: Path, now:
     length = session.ended_at - session.started_at
     session.started_at = now - timedelta(minutes=25)
     session.ended_at = session.started_at + length
+    session.consent = Consent.AGREED
     # As the recording sounds.
     waits = (1.08, 1.09, 0.95)
     session.timings = [{"transcript": 0.21, "first_token": wait - 0.3, "first_frame": wait} for wait in waits]

@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.calls_table import CallsTable
-from gateway.session import EndReason, Speaker, Turn
+from gateway.session import Consent, EndReason, Speaker, Turn
 from tests.calls.aftermath import a_session
 from tests.web.conftest import Visitor
 from tests.web.dashboard.examples import keep
@@ -173,3 +173,15 @@ async def test_recording_without_its_key_is_named(visitor: Visitor):
     assert problem in page and "<audio" not in page
     answer = await visitor.http.get(f"/calls/{visitor.session.uuid}/sound.wav")
     assert answer.status_code == 409 and problem in answer.text
+
+
+async def test_page_shows_consent_and_retention(visitor: Visitor):
+    page = await visitor.page(f"/calls/{visitor.session.uuid}")
+    assert "Recording: agreed" in page and "Recordings are deleted after" not in page
+    for consent in (Consent.REFUSED, Consent.ANNOUNCED):
+        ancient = a_session(started_at=datetime(1900, 1, 1, tzinfo=UTC), consent=consent)
+        await CallsTable(visitor.store).write(ancient, document_id="", summary_by="test")
+        page = await visitor.page(f"/calls/{ancient.uuid}")
+        assert f"Recording: {consent}" in page
+        assert ("Recordings are deleted after" in page) == (consent is Consent.ANNOUNCED)
+    assert "Recordings are deleted after 36,500 days (RECORD_RETENTION_DAYS)." in page
