@@ -124,7 +124,7 @@ class LocalSession:
                 self._messages.append({"role": item.role, "content": item.text})
         self._emit(engine.EngineGreeted("local"))
         self._recorder.to_engine(self._recording.settings(settings))
-        self._run(self._open(settings.greeting))
+        self._run(self._open(settings))
 
     # EngineSession
 
@@ -213,14 +213,15 @@ class LocalSession:
 
     # The agent
 
-    async def _open(self, greeting: str) -> None:
+    async def _open(self, settings: AgentSettings) -> None:
+        greeting = settings.greeting
         self._emit(engine.SettingsApplied())
         if self._is_full:
             # Requested before the text, so that the call hangs up after it was played.
             self._emit(engine.FunctionsRequested((FunctionCall("busy", END_CALL, "{}"),)))
             self._say(BUSY)
             self._tts_queue.finish()
-        elif greeting and self._llm.opens:
+        elif greeting and self._llm.opens and not settings.agent.consent.require:  # it would add to the question
             await self._answer(draft=greeting)
         elif greeting:
             splitter = SentenceSplitter()

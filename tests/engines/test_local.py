@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gateway.agents import Agent
+from gateway.agents import Agent, ConsentSettings
 from gateway.calls.recorder import NoRecorder
 from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import (
@@ -156,12 +156,12 @@ class Talk:
         return [event.text for event in self.events if isinstance(event, kind)]
 
 
-async def connected(llm, *, greeting="", max_calls=4, recorder=None, **settings):
+async def connected(llm, *, agent=MAYA, greeting="", max_calls=4, recorder=None, **settings):
     worker, talk = FakeWorker(), Talk(llm, recorder)
     endpoint = LlmEndpoint("https://voice.example.com/v1/chat/completions", "the-bearer", llm)
 
     async def load_settings():
-        return AgentSettings(MAYA, "You are Maya.", greeting, (END_CALL,), llm=endpoint, **settings)
+        return AgentSettings(agent, "You are Maya.", greeting, (END_CALL,), llm=endpoint, **settings)
 
     engine = LocalEngine(worker, max_calls=max_calls)
     talk.session = await engine.connect(load_settings, talk)
@@ -337,6 +337,13 @@ async def test_language_model_may_greet_in_its_own_words():
     await talk.gets(AgentAudioDone)
     assert talk.said() == ["Hello again.", "How are you today?"]
     assert llm.messages(0) == [{"role": "assistant", "content": "Hello. How are you?"}]
+
+
+async def test_question_for_consent_is_spoken_as_it_is():
+    agent = Agent("maya", "", consent=ConsentSettings(require=True))
+    talk = await connected(FakeLlm(opens=True), agent=agent, greeting="May I record this call?")
+    await talk.gets(AgentAudioDone)
+    assert talk.said() == ["May I record this call?"]
 
 
 async def test_full_engine_says_so_and_hangs_up():

@@ -378,7 +378,11 @@ def test_language_is_found_by_its_tag():
     "language, yes",
     [
         ("en", "Yes.|Yeah, sure.|Okay.|Yes, that's fine.|I agree.|Um, yes please.|No problem.|I don't mind.|Go ahead."),
-        ("en", "It's fine with me.|Yes, you can record it.|All right.|Yes of course, thanks."),
+        (
+            "en",
+            "It's fine with me.|Yes, you can record it.|All right.|Yes of course, thanks.",
+        ),
+        ("en", "Yes, that is fine.|That's all right.|I do not mind."),
         ("de", "Ja.|Ja, gerne.|Okay.|In Ordnung.|Ich bin einverstanden.|Ja, das ist okay.|Kein Problem."),
         ("es", "Sí.|Sí, claro.|Vale.|Estoy de acuerdo.|Está bien.|No hay problema.|Sí, por favor."),
         ("fr", "Oui.|Oui, bien sûr.|D'accord.|Je suis d'accord.|Pas de problème.|Oui, allez-y."),
