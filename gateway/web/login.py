@@ -128,6 +128,7 @@ class LoginGuard:
                 response = await handle(request)
             except HTTPException as error:
                 response = await self._error(request, error.status_code, error.detail)
+                response.headers.update(error.headers or {})
             except (StoreUnavailable, SharedStoreUnavailable):
                 response = await self._error(request, 503, "The store is unavailable. Try again in a moment.")
             except ClientDisconnect:

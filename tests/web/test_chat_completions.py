@@ -220,6 +220,13 @@ async def test_unknown_bearer_is_refused(proxy, header):
     assert proxy.llm.requests == []
 
 
+async def test_guesses_are_limited_and_the_right_bearer_passes(proxy):
+    bearer = proxy.open_call()
+    statuses = [(await proxy.post(f"guess-{number}")).status_code for number in range(7)]
+    assert statuses == [401] * 5 + [429] * 2
+    assert (await proxy.ask(bearer)).text == "It is ready."
+
+
 async def test_body_of_a_stranger_is_not_read(proxy):
     address = urlsplit(proxy.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)

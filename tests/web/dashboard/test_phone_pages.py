@@ -162,10 +162,22 @@ async def test_withheld_number_is_told_nothing(booth: Booth):
     assert await booth.memory(placed) == {"facts": [], "calls": []}
 
 
+WRONG = {"Authorization": "Bearer wrong"}
+
+
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer x", f"Bearer {ADMIN}", f"Basic {ADMIN}"])
 @pytest.mark.parametrize("path", ["/phone/events", "/phone/memory"])
 async def test_nothing_is_followed_without_a_pass(booth: Booth, path: str, header: str):
     assert (await booth.http.get(path, headers={"Authorization": header})).status_code == 401
+
+
+async def test_guesses_are_limited_and_the_right_link_works(booth: Booth):
+    sealed = pass_of(await booth.link(caller=CALLER))
+    answers = [await booth.call_once(f"guess-{number}") for number in range(6)]
+    answers += [await booth.http.get(path, headers=WRONG) for path in ("/phone/events", "/phone/memory")]
+    assert [answer.status_code for answer in answers] == [403] * 5 + [429] * 3
+    assert all(answer.headers["retry-after"] for answer in answers[5:])
+    assert (await booth.call_once(sealed)).status_code == 201
 
 
 async def test_wrong_number_is_explained(booth: Booth):
