@@ -154,7 +154,7 @@ class SharedErasure:
                 state = await self._client.info("persistence")
                 if state["aof_enabled"]:
                     await self._start("BGREWRITEAOF")
-                if state.get("rdb_saves") or (await self._client.config_get("save"))["save"]:
+                if state.get("rdb_saves") or await self._may_make_snapshots():
                     await self._start("BGSAVE", "SCHEDULE")
                 while True:
                     state = await self._client.info("persistence")
@@ -164,6 +164,12 @@ class SharedErasure:
         except (TimeoutError, ResponseError):  # the latter: not permitted
             return False
         return bool(state["aof_last_bgrewrite_status"] == state["rdb_last_bgsave_status"] == "ok")
+
+    async def _may_make_snapshots(self) -> bool:
+        try:
+            return bool((await self._client.config_get("save"))["save"])
+        except ResponseError:  # CONFIG is not permitted
+            return True
 
     async def _start(self, *command: str) -> None:
         """Wait for one that is running already: it began before the deletion."""

@@ -135,6 +135,12 @@ async def test_forbidden_rewrite_is_reported(client, stream):
     assert await SharedErasure(client).rewrite_files() is False
 
 
+async def test_snapshot_is_made_if_the_configuration_is_hidden(tmp_path, client, stream):
+    await client.acl_setuser("default", commands=["-config"])
+    assert await SharedErasure(client).rewrite_files()
+    assert (tmp_path / "dump.rdb").is_file()
+
+
 async def test_redis_without_files_has_nothing_to_rewrite(tmp_path):
     async with running_redis(tmp_path, forgets=True) as server:
         client = connect(server.url)

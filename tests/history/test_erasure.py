@@ -140,6 +140,9 @@ async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
         assert await kept_in(client, WORD) == []
         assert len(await kept_in(client, OTHER_WORD)) == 2
         writing.cancel()
+        await client.acl_setuser("default", commands=["-bgrewriteaof"])
+        undone = await eraser.erase(await eraser.find(CALLER))
+        assert (undone.is_complete, undone.unscrubbed) == (False, ("the files of Redis",))
         await server.kill()
         undone = await eraser.erase(await eraser.find(OTHER))
         assert undone.unscrubbed == ("Redis",)
