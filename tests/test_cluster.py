@@ -101,8 +101,15 @@ class Cluster:
         return [path.read_text() for path in self.folder.glob("archive/voice-session-*.txt")]
 
 
+@pytest.fixture
+def agent_table() -> str:
+    """The contents of gateway.toml. With any, calls are recorded."""
+    return ""
+
+
 @pytest.fixture(params=["twilio", "telnyx"])
-async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path, agent_table: str) -> AsyncIterator[Cluster]:
+    (tmp_path / "gateway.toml").write_text(agent_table)
     async with contextlib.AsyncExitStack() as stack:
         redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
         carrier = await stack.enter_async_context(make_carrier(request.param, strict=False))
@@ -124,6 +131,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
                     "REDIS_URL": links[number].redis_url,
                     "REMEM_API_URL": remem.url,
                     "REMEM_API_KEY": remem.api_key,
+                    **({"RECORD_DIR": str(tmp_path / "recordings")} if agent_table else {}),
                     **carrier.settings(),
                 },
                 tmp_path,
@@ -254,6 +262,27 @@ async def test_call_outlives_its_node(cluster: Cluster) -> None:
     await cluster.idle(0, 1)
     assert [archive] == cluster.archives()
     assert len(cluster.remem.documents) == 1
+
+
+@pytest.mark.parametrize("agent_table", ["[agents.maya]\nconsent = { require = true }\n"])
+@pytest.mark.parametrize("cluster", ["twilio"], indirect=True)
+async def test_refusal_outlives_its_node(cluster: Cluster) -> None:
+    call, conversation = await cluster.dial()
+    await conversation.until(lambda: not conversation.agent_speaking)
+    await conversation.user_says("No, thanks.")
+    await conversation.message("InjectAgentMessage")
+    await cluster.knows("this call is not recorded")
+    cluster.balance(webhooks=1, media=1)
+    await cluster.nodes[0].kill()
+    await call.wait_stream(2)
+    settings = await (again := await cluster.conversation()).settings_received()
+    assert "greeting" not in settings["agent"]
+    await again.user_says("A table for two, please.")
+    await call.hang_up()
+    await cluster.whole(1)
+    [session] = (await cluster.http.get(f"{cluster.nodes[1].url}/v1/sessions", headers={"X-API-Key": ADMIN})).json()
+    assert session["consent"] == "refused"
+    assert list((cluster.folder / "recordings").iterdir()) == []
 
 
 async def _goes_on(cluster: Cluster, call: Any) -> None:

@@ -18,6 +18,8 @@ from gateway.text.plain_text import unaccented
 CONFIRM_SECONDS: Final = 30.0
 """How long a confirmation can be answered."""
 _DEFAULT_LANGUAGE: Final = "en"
+_LONGEST_ANSWER: Final = 1000
+"""Characters. What follows is not the answer to a question, and would take long to examine."""
 _OPENING_CLAUSES: Final = 4
 """The number of clauses in which "off the record" is recognised: the beginning of a sentence."""
 
@@ -140,7 +142,8 @@ def consent_answer(text: str, language: str) -> ConsentAnswer | None:
 
     Only a whole sentence is a yes. A sentence that begins with a no is one, whatever follows, also after a yes.
     """
-    phrases, sentences = _load(language, ""), [_spoken(sentence) for sentence in _sentences(text)]
+    phrases = _load(language, "")
+    sentences = [_spoken(sentence) for sentence in _sentences(text[:_LONGEST_ANSWER])]
     answers = [sentence for sentence in sentences if not phrases.filler.fullmatch(sentence)] or sentences
     if any(phrases.refuses.match(sentence) and not phrases.agrees.fullmatch(sentence) for sentence in answers):
         return ConsentAnswer(False)
