@@ -10,7 +10,7 @@ from gateway.history.calls_table import CallsTable
 from gateway.history.erasure import DataLocations, holding
 from gateway.history.stores import open_local_store
 from tests.redis_server import running_redis
-from tests.stage import CALLER, PUBLIC_URL, Stage, make_carrier, running_gateway, staged, until_it
+from tests.stage import CALLER, PUBLIC_URL, Stage, make_carrier, running_gateway, staged, until, until_it
 
 CONFIGURATION = """
 [agents.maya]
@@ -323,10 +323,21 @@ async def test_listed_number_without_a_verdict_is_refused_politely(carrier_name:
         assert "Ana" in conversation.prompt
 
 
-async def test_failures_count_at_nodes_with_a_store_each(tmp_path: Path) -> None:
+async def _results(caplog: pytest.LogCaptureFixture, count: int) -> list[str]:
+    """The results of so many attempts at a PIN."""
+
+    def results() -> list[str]:
+        return [record.result for record in caplog.records if record.message == "PIN tried"]
+
+    await until(lambda: len(results()) >= count)
+    return results()
+
+
+async def test_failures_count_at_nodes_with_a_store_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With REDIS_URL and without DATABASE_URL."""
     (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}")
     (tmp_path / "gateway.toml").write_text(CONFIGURATION)
+    caplog.set_level("INFO", logger="gateway")
     async with running_redis(tmp_path / "redis") as redis:
         async with staged(tmp_path, make_carrier("twilio"), REDIS_URL=redis.url) as stage:
             environ = {
@@ -348,8 +359,29 @@ async def test_failures_count_at_nodes_with_a_store_each(tmp_path: Path) -> None
                 stage.carrier.gateway_url = other
                 call, conversation = await stage.dial(**_vouched(stage, "C"))
                 await call.press("47124712")
+                assert await _results(caplog, 5) == ["wrong"] * 5
                 await call.press("4711")  # right, and too late
-                await conversation.user_says("Hello.")
-                await conversation.user_says("Hello again.")
+                assert await _results(caplog, 6) == ["wrong"] * 5 + ["locked"]
                 assert not conversation.received("UpdatePrompt")
                 await call.hang_up()
+
+
+async def test_withheld_numbers_share_their_failures(
+    carrier_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or a caller who hides the number could try all PINs, three in each call."""
+    caplog.set_level("INFO", logger="gateway")
+    _configure(tmp_path, '[agents.maya.memory.trust]\npin = "4711"\n')
+    async with staged(tmp_path, make_carrier(carrier_name)) as stage:
+        for count in (3, 6):
+            call, _ = await stage.dial("anonymous")
+            await call.press("471247124712")
+            await _results(caplog, count)
+            await call.hang_up()
+            await stage.idle()
+        call, conversation = await stage.dial("anonymous")
+        await call.press("4711")
+        results = await _results(caplog, 7)
+        assert (sorted(results[:6]), results[6]) == (["locked"] * 2 + ["wrong"] * 4, "locked")
+        assert "not available in this call" in await _ask(conversation, "balance")
+        await call.hang_up()

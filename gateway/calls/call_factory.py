@@ -18,7 +18,7 @@ from gateway.history.audit_log import AuditAction, AuditLog, AuditNote
 from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, PinResult, check_common_pin
+from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, PinResult
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.recall import Recall, render_known
@@ -93,10 +93,9 @@ class AgentMemory:
         return await self.services.pin_codes.length(self.agent.name, caller) if caller else 0
 
     async def check_pin(self, caller: str, tried: str) -> PinResult | None:
-        common = self.agent.trust.pin
-        if not caller:
-            return check_common_pin(common, tried)
-        return await self.services.pin_codes.check(self.agent.name, caller, tried, common=common)
+        # Attempts with withheld numbers count together: each call would be a new caller otherwise.
+        pin_codes, common = self.services.pin_codes, self.agent.trust.pin
+        return await pin_codes.check(self.agent.name, caller, tried, common=common)
 
     async def set_pin(self, caller: str, pin: str) -> None:
         if caller:
