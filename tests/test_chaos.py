@@ -1,6 +1,7 @@
 """A real gateway killed at every point: each turn is stored once, each call has one document in each store."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import Iterable
@@ -17,7 +18,8 @@ from tests.chaos.lane import Job, LaneKind, Outcome, open_lane
 from tests.chaos.points import Point
 from tests.chaos.runner import Matrix, kind_for, play_lanes
 from tests.chaos.turn_check import Said, compare
-from tests.stage import until
+from tests.fakes.elevenlabs import AGENT_ID, FakeElevenLabs, conversation
+from tests.stage import in_time, until, until_it
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for the whole matrix
 
@@ -92,6 +94,39 @@ async def test_calls_in_both_log_and_jobs(tmp_path: Path) -> None:
         await _ended(playing)
         assert await lane.audit() == []
         assert len(lane.remem.documents) == 20
+
+
+@pytest.mark.parametrize(
+    "step", ["storing", "stored", "remote before", "remote after", "webhook before", "webhook after"]
+)
+async def test_reported_call_is_kept_once(tmp_path: Path, step: str) -> None:
+    """Killed at each step after an agent at ElevenLabs has reported a conversation."""
+    (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nelevenlabs_agent = "{AGENT_ID}"\n')
+    hold = step.partition(" ")[2]
+    data = conversation("conv_1", ("agent", "Hello."), ("user", "I prefer window seats."), number="+12025550143")
+    async with open_lane(LaneKind("twilio", "forgetful"), tmp_path) as lane, FakeElevenLabs().running() as elevenlabs:
+        elevenlabs.gateway_url = lane.gateway.url
+        lane.remem.hold = hold if step.startswith("remote") else ""  # type: ignore[assignment]
+        lane.receiver.hold = hold if step.startswith("webhook") else ""  # type: ignore[assignment]
+        with write_lock(lane.gateway.data_dir / "gateway.db") if step == "storing" else contextlib.nullcontext():
+            report = asyncio.create_task(elevenlabs.report(data))
+            if step == "storing":
+                await asyncio.sleep(0.2)
+            else:
+                assert (await report).status_code == 200
+            if hold:
+                holding = lane.remem.holding if step.startswith("remote") else lane.receiver.holding
+                await in_time(holding.wait())
+            lane.gateway.kill()
+        await asyncio.wait({report})
+        lane.remem.let_go()
+        lane.receiver.let_go()
+        await lane.gateway.gone()
+        await lane.gateway.start(lane.http)
+        for _ in range(2):  # delivered again, as ElevenLabs does without an answer, and once more
+            assert (await elevenlabs.report(data)).status_code == 200
+            await until_it(lambda: lane.is_reported("+12025550143"))
+        assert len(lane.archives()) == 1
 
 
 async def _begun(call: ScriptedCall) -> asyncio.Task[None]:

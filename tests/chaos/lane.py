@@ -24,6 +24,7 @@ from tests.chaos.points import KillContext, Point
 from tests.chaos.process import GatewayProcess
 from tests.chaos.shared_redis import SharedRedis
 from tests.chaos.turn_check import RECEIVED_BEFORE, Kept, compare
+from tests.fakes import elevenlabs
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.webhook_receiver import SECRET
 from tests.link import Link, linked
@@ -376,6 +377,12 @@ class Lane:
             return bool(await until_it(self._is_idle, timeout=PATIENCE))
         return False
 
+    async def is_reported(self, caller: str) -> bool:
+        """Whether the caller's only call has left one document in each store, and one webhook."""
+        own, remote = await self._own_documents(caller), self._remote_documents(caller)
+        assert max(own, remote, self.receiver.received(caller)) <= 1
+        return own == remote == self.receiver.received(caller) == 1 and await self._is_idle()
+
     async def measure(self) -> None:
         """Measure the length of a call without a kill."""
         began = time.monotonic()
@@ -468,6 +475,8 @@ def _environ(
         "MEMORY_VECTORS": "false",
         "REMEM_API_URL": remem.url,
         "REMEM_API_KEY": remem.api_key,
+        "ELEVENLABS_API_KEY": elevenlabs.API_KEY,
+        "ELEVENLABS_WEBHOOK_SECRET": elevenlabs.WEBHOOK_SECRET,
         "WEBHOOK_URL": receiver.url,
         "WEBHOOK_SECRET": SECRET,
         **carrier.settings(),
