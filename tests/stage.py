@@ -11,6 +11,7 @@ import httpx
 
 from gateway import settings
 from gateway.app import Timeouts, create_app
+from gateway.calls.consent import ConsentTimeouts
 from gateway.engines.registry import ENGINES, MakeEngine
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.websocket import picows
@@ -51,7 +52,8 @@ async def running_gateway(
     """
     if not hurries:
         speech = replace(timeouts.live_calls.speech, reply_fetch=PATIENCE)
-        live_calls = replace(timeouts.live_calls, speech=speech, last_words=LAST_WORDS)
+        consent = ConsentTimeouts(answer=PATIENCE, longest=PATIENCE)
+        live_calls = replace(timeouts.live_calls, speech=speech, last_words=LAST_WORDS, consent=consent)
         tools = replace(timeouts.tools, load=PATIENCE)
         engine = replace(timeouts.engine, memory=PATIENCE)
         timeouts = replace(timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE)

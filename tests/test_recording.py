@@ -151,7 +151,7 @@ async def test_caller_who_refuses_is_not_recorded(tmp_path: Path, carrier_name: 
 
 async def test_caller_who_does_not_answer_is_not_recorded(tmp_path: Path) -> None:
     at_once = LiveCallTimeouts(consent=ConsentTimeouts(answer=0.05))
-    async with recording_stage(tmp_path, REQUIRED, timeouts=Timeouts(live_calls=at_once)) as stage:
+    async with recording_stage(tmp_path, REQUIRED, timeouts=Timeouts(live_calls=at_once), hurries=True) as stage:
         call, conversation = await stage.dial()
         await conversation.message("InjectAgentMessage")
         spoken = f"We record calls to improve. {QUESTION} {NOT_RECORDED} {GREETING}"
