@@ -245,12 +245,12 @@ async def connect(
 
 
 class _ServerProtocol(ServerProtocol):
-    """Answers no pings before `answers_pings` is set."""
+    """Answers no pings before `answers_pings` is set, nor after a close frame."""
 
     answers_pings = False
 
     def send_frame(self, frame: Frame) -> None:
-        if frame.opcode is not Opcode.PONG or self.answers_pings:
+        if frame.opcode is not Opcode.PONG or (self.answers_pings and self.state is OPEN):
             super().send_frame(frame)
 
 

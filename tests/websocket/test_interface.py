@@ -386,6 +386,22 @@ async def test_frames_after_close_are_ignored(library, owner_kind, end):
 
 
 @LIBRARIES
+async def test_ping_after_close_is_not_answered(library):
+    class Closing(Trusting):
+        def on_text(self, data):
+            self.socket.close(1008)
+
+    owner = Closing()
+    async with stranger(library, owner) as (reader, writer):
+        writer.write(frame(1, b"one"))
+        assert await reader.readexactly(4) == CLOSED_1008
+        writer.write(frame(9, b"still there?"))
+        writer.write(frame(8, b"\x03\xf0"))
+        assert await read_end(reader) == b""
+        await owner.ended.wait()
+
+
+@LIBRARIES
 async def test_rest_of_a_frame_above_the_limit_is_ignored(library):
     class Recording(Quiet):
         def on_open(self, socket):
