@@ -59,7 +59,7 @@ _SESSIONS: Final = " UNION ".join(
 # A caller without calls may have these, set by the operator.
 _OTHER_ROWS: Final = " UNION ALL ".join(
     f"SELECT 1 FROM {table} WHERE caller = :caller AND :agent IN ('', agent)"
-    for table in ("caller_pin_codes", "pin_code_failures", "api_tokens", "webhook_messages")
+    for table in ("pin_codes", "pin_code_failures", "api_tokens", "webhook_messages")
 )
 
 # A call that was only reverted is still among the finished or archived calls.

@@ -18,7 +18,7 @@ import orjson
 
 from gateway.errors import SharedStoreUnavailable
 from gateway.memory.access import PinResult, check_common_pin
-from gateway.memory.stores.database import Connection, tables
+from gateway.memory.stores.database import Connection, Migration, tables
 from gateway.memory.stores.documents import time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.settings import Secret
@@ -26,7 +26,11 @@ from gateway.settings import Secret
 MOST_FAILURES: Final = 5
 FAILURES_COUNT: Final = timedelta(hours=1)
 
-SCHEMA: Final = tables("pin_codes")
+SCHEMA: Final = (
+    *tables("pin_codes"),
+    # Without the length of the PIN, which is then completed with #.
+    Migration("caller_pin_codes", "INSERT INTO pin_codes SELECT agent, caller, salt, hash, 0 FROM caller_pin_codes"),
+)
 
 _OF_CALLER: Final = "WHERE agent = ? AND caller = ?"
 
@@ -57,7 +61,7 @@ class PinCodeStore:
         def work(connection: Connection) -> None:
             _delete(connection, agent, caller)
             row = (agent, caller, salt, hashed, len(pin))
-            connection.execute("INSERT INTO caller_pin_codes VALUES (?, ?, ?, ?, ?)", row)
+            connection.execute("INSERT INTO pin_codes VALUES (?, ?, ?, ?, ?)", row)
 
         await self._store.run(work)
         await self._clear_shared(agent, caller)
@@ -72,11 +76,11 @@ class PinCodeStore:
         """Delete a caller's PIN codes and failures, with one agent or, if it is empty, all. Returns how many PINs."""
         condition = "WHERE caller = ? AND ? IN ('', agent)"
         await self._store.change(f"DELETE FROM pin_code_failures {condition}", caller, agent)
-        return await self._store.change(f"DELETE FROM caller_pin_codes {condition}", caller, agent)
+        return await self._store.change(f"DELETE FROM pin_codes {condition}", caller, agent)
 
     async def length(self, agent: str, caller: str) -> int:
         """How many digits the caller's PIN has; 0 without one."""
-        found = await self._store.fetch(f"SELECT length FROM caller_pin_codes {_OF_CALLER}", agent, caller)
+        found = await self._store.fetch(f"SELECT length FROM pin_codes {_OF_CALLER}", agent, caller)
         return int(found[0][0]) if found else 0
 
     async def check(
@@ -88,7 +92,7 @@ class PinCodeStore:
 
         def begin(connection: Connection) -> Any:
             """Count the attempt as failed before it is checked, so that parallel guesses count too."""
-            query = f"SELECT salt, hash FROM caller_pin_codes {_OF_CALLER}"
+            query = f"SELECT salt, hash FROM pin_codes {_OF_CALLER}"
             stored = connection.execute(query, (agent, caller)).fetchone()
             connection.execute(f"DELETE FROM pin_code_failures {_OF_CALLER} AND at <= ?", (agent, caller, oldest))
             query = f"SELECT count(*) FROM pin_code_failures {_OF_CALLER}"
@@ -140,4 +144,4 @@ def _hash(pin: str, salt: str) -> str:
 
 def _delete(connection: Connection, agent: str, caller: str) -> bool:
     connection.execute(f"DELETE FROM pin_code_failures {_OF_CALLER}", (agent, caller))
-    return connection.execute(f"DELETE FROM caller_pin_codes {_OF_CALLER}", (agent, caller)).rowcount > 0
+    return connection.execute(f"DELETE FROM pin_codes {_OF_CALLER}", (agent, caller)).rowcount > 0

@@ -23,7 +23,7 @@ async def test_pin_is_stored_as_a_salted_hash(store):
     pins = PinCodeStore(store, NoSharedStore())
     await pins.set(*ANA, "471199")
     await pins.set("maya", "+12025550102", "471199")
-    rows = await store.fetch("SELECT salt, hash FROM caller_pin_codes")
+    rows = await store.fetch("SELECT salt, hash FROM pin_codes")
     assert len({salt for salt, _ in rows}) == len({hashed for _, hashed in rows}) == 2
     assert not any("471199" in value for row in rows for value in row)
     assert await pins.check(*ANA, "471199") is PinResult.RIGHT
@@ -97,3 +97,18 @@ async def test_pin_can_be_removed(store):
     await pins.set(*ANA, "4711")
     assert await pins.forget("", ANA[1]) == 1
     assert await pins.check(*ANA, "4711") is None
+
+
+async def test_pins_of_the_earlier_table_are_kept(ground):
+    """It had no length, so # completes them."""
+    old = """CREATE TABLE IF NOT EXISTS caller_pin_codes (
+        agent TEXT NOT NULL, caller TEXT NOT NULL, salt TEXT NOT NULL, hash TEXT NOT NULL,
+        PRIMARY KEY (agent, caller)) WITHOUT ROWID"""
+    async with ground.opened(schema=(*SCHEMA, old)) as store:
+        await PinCodeStore(store, NoSharedStore()).set(*ANA, "471199")
+        await store.change("INSERT INTO caller_pin_codes SELECT agent, caller, salt, hash FROM pin_codes")
+        await store.change("DELETE FROM pin_codes")
+    async with ground.opened(schema=SCHEMA) as store:
+        pins = PinCodeStore(store, NoSharedStore())
+        assert await pins.length(*ANA) == 0
+        assert await pins.check(*ANA, "471199") is PinResult.RIGHT

@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS persona_tags (id TEXT PRIMARY KEY, tags TEXT NOT NULL
 
 -- == pin_codes ==
 
-CREATE TABLE IF NOT EXISTS caller_pin_codes (
+CREATE TABLE IF NOT EXISTS pin_codes (
     agent TEXT NOT NULL, caller TEXT NOT NULL, salt TEXT NOT NULL, hash TEXT NOT NULL, length INTEGER NOT NULL,
     PRIMARY KEY (agent, caller)) WITHOUT ROWID
 
