@@ -241,7 +241,7 @@ class WebhookOutbox:
         self._news.set()
 
     async def _post(self, url: str, message_id: str, body: str) -> tuple[str, float | None]:
-        """The problem, empty if there is none, and the shortest pause before the next attempt; None for never."""
+        """The problem, empty on success, and the shortest pause before the next attempt; None for never."""
         headers = signed_headers(self._secrets, message_id, body, self._now())
         try:
             response = await self._http.post(url, content=body, headers=headers, timeout=self._timeouts.request)

@@ -185,7 +185,7 @@ def _names_range(prefix: str, number: str) -> bool:
     Whether a prefix reaches into the range of this costly number: only costly numbers start with it.
 
     +447 does not, since mobile numbers start with it too; +4470 does. Numbers with any two digits after the prefix are
-    a sample that tells the ranges of all countries apart.
+    a sample that distinguishes the ranges of all countries.
     """
     code = f"+{phonenumbers.parse(number, None).country_code}"
     if not number.startswith(prefix) or len(prefix) < len(code) + (code not in _COSTLY_CODES):

@@ -25,7 +25,7 @@ from gateway.telephony.phone_numbers import Attestation
 from gateway.web.auth import GuessThrottle
 from gateway.web.request import read_body
 
-MAX_BODY_BYTES: Final = 4_000_000
+MAX_BODY_BYTES: Final = 2_000_000
 """A transcript of hours is a fraction of this."""
 REGISTER_SECONDS: Final = 3.0
 

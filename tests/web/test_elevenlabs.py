@@ -189,7 +189,7 @@ async def test_bad_reports_are_refused(stage: Stage, elevenlabs: FakeElevenLabs)
 
 async def test_other_messages_are_accepted_and_keep_nothing(stage: Stage, elevenlabs: FakeElevenLabs) -> None:
     said = ("user", "I prefer window seats.")
-    audio = {"agent_id": AGENT_ID, "conversation_id": "conv_1", "full_audio": "A" * 2_000_000}
+    audio = {"agent_id": AGENT_ID, "conversation_id": "conv_1", "full_audio": "A" * 1_000_000}
     assert (await elevenlabs.report(audio, "post_call_audio")).status_code == 200
     assert (await elevenlabs.report({"agent_id": AGENT_ID}, "call_initiation_failure")).status_code == 200
     for data in (
