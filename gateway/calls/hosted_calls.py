@@ -26,7 +26,7 @@ from gateway.memory.identity import identifier
 from gateway.sealing import Sealer
 from gateway.session import TrustLevel, VoiceSession
 from gateway.settings import Secret
-from gateway.telephony.elevenlabs import HostedConversation
+from gateway.telephony.hosted import HostedConversation
 from gateway.telephony.phone_numbers import AllowList, Attestation, caller_id
 
 KEPT_SECONDS: Final = 6 * 3600.0

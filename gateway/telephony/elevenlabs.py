@@ -1,31 +1,36 @@
-"""
-ElevenLabs' messages about calls of agents that it hosts. Without I/O, apart from the client of its REST API.
-
-A conversation's id comes from outside and becomes a file name, so only plain ones are accepted.
-"""
+"""ElevenLabs' messages about calls of agents that it hosts. Without I/O, apart from the client of its REST API."""
 
 import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from xml.etree import ElementTree
 
 import httpx
-import orjson
 
-from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
+from gateway.errors import CarrierRefused, SignatureRejected
 from gateway.session import EndReason, Speaker, Turn
 from gateway.settings import Secret
+from gateway.telephony.hosted import (
+    HostedConversation,
+    Initiation,
+    add_turn,
+    conversation_id,
+    prompt_variables,
+    read_number,
+    read_object,
+    read_table,
+    read_tables,
+    read_text,
+)
 
 PLATFORM: Final = "elevenlabs"
 PAST_SECONDS: Final = 30 * 60
 FUTURE_SECONDS: Final = 5 * 60
 TRANSCRIPTION: Final = "post_call_transcription"
 
-_CONVERSATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TEXT_SOURCES: Final = re.compile(r"whatsapp|twilio_sms|\w+_integration")
 _UNKNOWN_SOURCES: Final = ("template_preview", "subagent_tool", "unknown")
 _RESERVED: Final = ("system__", "secret__")
@@ -51,20 +56,9 @@ def check_signature(secret: str, body: bytes, header: str, *, now: float) -> Non
 # The webhook before a call
 
 
-@dataclass(frozen=True)
-class Initiation:
-    """A call that rings at ElevenLabs."""
-
-    agent_id: str
-    caller: str
-    called: str
-    call_id: str
-    """Of the carrier; empty if unknown."""
-
-
 def read_initiation(body: bytes) -> Initiation:
     """Raises RemoteProtocolError."""
-    given = _object(body)
+    given = read_object(body, PLATFORM)
     agent_id, caller, called, call_id = (
         value if isinstance(value := given.get(name), str) else ""
         for name in ("agent_id", "caller_id", "called_number", "call_sid")
@@ -78,92 +72,58 @@ def client_data(*, memory: str, caller_name: str, user_id: str, call_token: str)
 
     Every variable is always there: a call whose agent uses one that is missing does not start.
     """
-    variables = {"memory": _plain(memory), "caller_name": _plain(caller_name), "secret__call_token": call_token}
+    variables = {**prompt_variables(memory, caller_name), "secret__call_token": call_token}
     return {"dynamic_variables": variables, "user_id": user_id}
-
-
-def _plain(text: str) -> str:
-    """Text for their prompt: no placeholders, no control characters."""
-    text = text.replace("{{", "{ {").replace("}}", "} }")
-    return "".join(character for character in text if character == "\n" or character.isprintable())
 
 
 # The webhook after a call
 
 
-@dataclass(frozen=True)
-class HostedConversation:
-    """A finished conversation, as the platform reports it."""
-
-    id: str
-    agent_id: str
-    number: str
-    """The other person's number, as far as a carrier gave it; the platform may not know it."""
-    call_id: str
-    started_at: datetime
-    seconds: float
-    end_reason: EndReason
-    turns: Sequence[Turn]
-    is_dialled: bool
-    """Whether a carrier gave the number. Otherwise it is what the conversation's client claims."""
-    is_call: bool
-    """Whether it was spoken, by a person. Chats are not calls."""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    """What may identify the person besides a number: the platform's user id, and variables of the conversation."""
-    sip_headers: Mapping[str, str] = field(default_factory=dict)
-
-
 def read_post_call(body: bytes) -> tuple[str, Mapping[str, Any]]:
     """The type of a post-call message and its data. Raises RemoteProtocolError."""
-    given = _object(body)
+    given = read_object(body, PLATFORM)
     data = given.get("data")
     return str(given.get("type", "")), data if isinstance(data, dict) else {}
 
 
 def read_conversation(data: Mapping[str, Any]) -> HostedConversation:
     """A conversation of the webhook, or of the REST API, which has the same shape. Raises RemoteProtocolError."""
-    conversation_id = data.get("conversation_id")
-    if not isinstance(conversation_id, str) or not _CONVERSATION_ID.fullmatch(conversation_id):
-        raise RemoteProtocolError(PLATFORM, "sent a malformed conversation id")
-    metadata, client = _table(data, "metadata"), _table(data, "conversation_initiation_client_data")
-    phone_call, variables = _table(metadata, "phone_call"), _table(client, "dynamic_variables")
-    started_at = datetime.fromtimestamp(_number(metadata.get("start_time_unix_secs")), UTC)
-    user_id = _text(data.get("user_id")) or _text(metadata.get("user_id"))
-    number = _text(phone_call.get("external_number")) or user_id.removeprefix("caller:")
-    source = _text(metadata.get("conversation_initiation_source"))
+    metadata, client = read_table(data, "metadata"), read_table(data, "conversation_initiation_client_data")
+    phone_call, variables = read_table(metadata, "phone_call"), read_table(client, "dynamic_variables")
+    started_at = datetime.fromtimestamp(read_number(metadata.get("start_time_unix_secs")), UTC)
+    user_id = read_text(data.get("user_id")) or read_text(metadata.get("user_id"))
+    number = read_text(phone_call.get("external_number")) or user_id.removeprefix("caller:")
+    source = read_text(metadata.get("conversation_initiation_source"))
     is_text = any(metadata.get(name) for name in ("sms", "whatsapp", "text_only")) or _TEXT_SOURCES.fullmatch(source)
     attributes = {name: str(value) for name, value in variables.items() if not name.startswith(_RESERVED)}
-    headers = _table(phone_call, "sip_header_dynamic_variables")
+    headers = read_table(phone_call, "sip_header_dynamic_variables")
     return HostedConversation(
-        id=conversation_id,
-        agent_id=_text(data.get("agent_id")),
-        number=number or _text(variables.get("system__caller_id")),
-        call_id=_text(phone_call.get("call_sid")),
+        id=conversation_id(data.get("conversation_id"), PLATFORM),
+        agent_id=read_text(data.get("agent_id")),
+        number=number or read_text(variables.get("system__caller_id")),
+        call_id=read_text(phone_call.get("call_sid")),
         started_at=started_at,
-        seconds=_number(metadata.get("call_duration_secs")),
+        seconds=read_number(metadata.get("call_duration_secs")),
         end_reason=_end_reason(data, metadata),
-        turns=_turns(data.get("transcript"), started_at),
-        is_dialled=bool(_text(phone_call.get("external_number"))),
+        turns=_turns(read_tables(data, "transcript"), started_at),
+        is_dialled=bool(read_text(phone_call.get("external_number"))),
         is_call=not is_text and source not in _UNKNOWN_SOURCES,
         attributes={"user_id": user_id, **attributes} if user_id else attributes,
         sip_headers={name.lower(): str(value) for name, value in headers.items()},
     )
 
 
-def _turns(transcript: Any, started_at: datetime) -> list[Turn]:
-    """In the order of the list: the times are whole seconds, and equal ones are common."""
+def _turns(transcript: Sequence[Mapping[str, Any]], started_at: datetime) -> list[Turn]:
     turns: list[Turn] = []
-    for entry in transcript if isinstance(transcript, list) else ():
-        message = entry.get("message") if isinstance(entry, dict) else None
-        if not isinstance(message, str) or not message.strip() or entry.get("ignored_as_backchannel"):
+    for entry in transcript:
+        message = entry.get("message")
+        if not isinstance(message, str) or entry.get("ignored_as_backchannel"):
             continue
-        at = started_at + timedelta(seconds=_number(entry.get("time_in_call_secs")))
-        if turns and at <= turns[-1].at:
-            at = turns[-1].at + timedelta(milliseconds=1)
-        whole = _text(entry.get("original_message"))
+        whole = read_text(entry.get("original_message"))
         unheard = whole[len(message) :].strip() if entry.get("interrupted") and whole.startswith(message) else ""
         speaker = Speaker.CALLER if entry.get("role") == "user" else Speaker.AGENT
-        turns.append(Turn(speaker, message.strip(), at, unheard))
+        at = started_at + timedelta(seconds=read_number(entry.get("time_in_call_secs")))
+        add_turn(turns, speaker, message, at, unheard)
     return turns
 
 
@@ -171,34 +131,10 @@ def _end_reason(data: Mapping[str, Any], metadata: Mapping[str, Any]) -> EndReas
     """From their free text."""
     if data.get("status") == "failed":
         return EndReason.FAILED
-    reason = _text(metadata.get("termination_reason")).lower()
+    reason = read_text(metadata.get("termination_reason")).lower()
     if "transfer" in reason:
         return EndReason.TRANSFERRED
     return EndReason.AGENT_HUNG_UP if "end_call" in reason or "agent" in reason else EndReason.CALLER_HUNG_UP
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        given = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise RemoteProtocolError(PLATFORM, "sent something that is not JSON") from None
-    if not isinstance(given, dict):
-        raise RemoteProtocolError(PLATFORM, "sent JSON that is not an object")
-    return given
-
-
-def _table(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = given.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 10**11
-    return float(value) if is_number else 0.0
 
 
 # The REST API

@@ -11,7 +11,7 @@ from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.session import EndReason, Speaker, TrustLevel, Turn
 from gateway.settings import Secret
-from gateway.telephony.elevenlabs import HostedConversation
+from gateway.telephony.hosted import HostedConversation
 from gateway.telephony.phone_numbers import AllowList, Attestation
 from tests.fakes.finalizer import FakeFinalizer
 
