@@ -17,15 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from telnyx.types import calls as telnyx_commands
-from telnyx.types.call_answered import CallAnswered
-from telnyx.types.call_bridged import CallBridged
-from telnyx.types.call_dtmf_received import CallDtmfReceived
-from telnyx.types.call_hangup import CallHangup
-from telnyx.types.call_initiated import CallInitiated
-from telnyx.types.call_streaming_failed import CallStreamingFailed
-from telnyx.types.call_streaming_started import CallStreamingStarted
-from telnyx.types.call_streaming_stopped import CallStreamingStopped
 from twilio.request_validator import RequestValidator
 from twilio.twiml import voice_response
 
@@ -878,25 +869,26 @@ def test_telnyx_signature_matches_vector():
     )
 
 
-@pytest.mark.parametrize(
-    ("action", "parameters"),
-    [
-        ("answer", telnyx_commands.ActionAnswerParams),
-        ("reject", telnyx_commands.ActionRejectParams),
-        ("hangup", telnyx_commands.ActionHangupParams),
-        ("streaming_start", telnyx_commands.ActionStartStreamingParams),
-        ("streaming_stop", telnyx_commands.ActionStopStreamingParams),
-        ("transfer", telnyx_commands.ActionTransferParams),
-        ("speak", telnyx_commands.ActionSpeakParams),
-    ],
-)
-def test_telnyx_knows_official_parameters(action, parameters):
-    names = {name.removesuffix("_") for name in parameters.__annotations__}  # from_ is "from" on the wire
-    assert telnyx.FIELDS[action] <= names
+# Telnyx's SDK takes seconds to import, so only the process that runs these tests does it.
 
 
-def test_telnyx_knows_official_values():
-    hints = get_type_hints(telnyx_commands.ActionStartStreamingParams)
+@pytest.mark.xdist_group("telnyx-sdk")
+def test_telnyx_knows_official_parameters_and_values():
+    from telnyx.types import calls as commands
+
+    parameters = {
+        "answer": commands.ActionAnswerParams,
+        "reject": commands.ActionRejectParams,
+        "hangup": commands.ActionHangupParams,
+        "streaming_start": commands.ActionStartStreamingParams,
+        "streaming_stop": commands.ActionStopStreamingParams,
+        "transfer": commands.ActionTransferParams,
+        "speak": commands.ActionSpeakParams,
+    }
+    for action, official in parameters.items():
+        names = {name.removesuffix("_") for name in official.__annotations__}  # from_ is "from" on the wire
+        assert telnyx.FIELDS[action] <= names, action
+    hints = get_type_hints(commands.ActionStartStreamingParams)
     for name in set(hints) & set(telnyx.VALUES):
         assert set(get_args(hints[name])) == telnyx.VALUES[name]
 
@@ -913,7 +905,10 @@ async def test_every_telnyx_webhook_is_signed(telnyx_pair):
     assert len(gateway.requests) == 6
 
 
+@pytest.mark.xdist_group("telnyx-sdk")
 async def test_telnyx_events_fit_official_types(telnyx_pair):
+    from telnyx import types
+
     carrier, gateway = telnyx_pair
     call = await carrier.dial()
     await call.press("5", by=("webhook",))
@@ -923,14 +918,14 @@ async def test_telnyx_events_fit_official_types(telnyx_pair):
     call = await carrier.dial()
     await call.hang_up()
     models = {
-        "call.initiated": CallInitiated,
-        "call.answered": CallAnswered,
-        "streaming.started": CallStreamingStarted,
-        "call.dtmf.received": CallDtmfReceived,
-        "streaming.stopped": CallStreamingStopped,
-        "call.bridged": CallBridged,
-        "call.hangup": CallHangup,
-        "streaming.failed": CallStreamingFailed,
+        "call.initiated": types.CallInitiated,
+        "call.answered": types.CallAnswered,
+        "streaming.started": types.CallStreamingStarted,
+        "call.dtmf.received": types.CallDtmfReceived,
+        "streaming.stopped": types.CallStreamingStopped,
+        "call.bridged": types.CallBridged,
+        "call.hangup": types.CallHangup,
+        "streaming.failed": types.CallStreamingFailed,
     }
     for event in gateway.events:
         models[event["event_type"]].model_validate(event)
