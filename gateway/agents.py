@@ -270,6 +270,8 @@ class Agent:
     """elevenlabs: its Twilio calls are handed to `elevenlabs_agent`; empty: VOICE_ENGINE."""
     elevenlabs_agent: str = ""
     """Its id at ElevenLabs, where it is hosted or has a twin."""
+    vapi_assistant: str = ""
+    retell_agent: str = ""
     brain: Annotated[tuple[str | Mapping[str, Any], ...], BeforeValidator(_brain)] = ()
     """Its own language models, called by the gateway: the first, and its fallbacks. Empty: the engine's."""
     redact_brain: bool = True
@@ -305,6 +307,12 @@ class Agent:
     retention_days: Annotated[int | None, BeforeValidator(_days)] = None
     """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
 
+    @property
+    def hosted_ids(self) -> Mapping[str, str]:
+        """Its id at each platform that hosts it, by the platform's name."""
+        ids = {"elevenlabs": self.elevenlabs_agent, "vapi": self.vapi_assistant, "retell": self.retell_agent}
+        return {platform: hosted_id for platform, hosted_id in ids.items() if hosted_id}
+
 
 class AgentDirectory:
     """All agents, looked up by the dialled number. Files are read once, when it is made."""
@@ -318,9 +326,10 @@ class AgentDirectory:
                 other = self._by_number.setdefault(number, agent)
                 if other is not agent:
                     raise SettingsError(f"gateway.toml: {number} belongs to {other.name} and to {agent.name}")
-        hosted = [agent.elevenlabs_agent for agent in agents if agent.elevenlabs_agent]
-        if len(hosted) != len(set(hosted)):
-            raise SettingsError("gateway.toml: two agents have the same elevenlabs_agent")
+        for key in ("elevenlabs_agent", "vapi_assistant", "retell_agent"):
+            hosted = [getattr(agent, key) for agent in agents if getattr(agent, key)]
+            if len(hosted) != len(set(hosted)):
+                raise SettingsError(f"gateway.toml: two agents have the same {key}")
         self._default = next((agent for agent in agents if not agent.numbers), agents[0])
 
     def __iter__(self) -> Iterator[Agent]:

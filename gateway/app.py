@@ -75,8 +75,10 @@ from gateway.settings import Secret, Settings, admin_token, make_folders
 from gateway.telephony.elevenlabs import ElevenLabsApi
 from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.rest import CallControl, DialLimits, SoftphoneControl, TelnyxControl, TwilioControl
+from gateway.telephony.retell import Retell
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.twilio import SoftphoneCodec
+from gateway.telephony.vapi import Vapi
 from gateway.tools import builtin
 from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
@@ -92,6 +94,7 @@ from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.dashboard.token_pages import TokenPages
 from gateway.web.elevenlabs import ElevenLabsEndpoint
+from gateway.web.hosted_agents import HostedAgentsEndpoint
 from gateway.web.login import LoginGuard, SealedParam
 from gateway.web.login_sessions import LoginSessions
 from gateway.web.mcp import McpEndpoint
@@ -585,6 +588,8 @@ async def routes(
         *TwilioEndpoint(manager, public, settings.twilio_auth_token, outbound_calls, elevenlabs).routes(),
         *telnyx.routes(),
         *elevenlabs.routes(),
+        *HostedAgentsEndpoint(elevenlabs.calls, Vapi(settings.vapi_server_secret), auth.throttle).routes(),
+        *HostedAgentsEndpoint(elevenlabs.calls, Retell(settings.retell_api_key), auth.throttle).routes(),
         *outbound.routes(),
         *softphone.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens, auth.throttle),

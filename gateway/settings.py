@@ -173,6 +173,10 @@ class Settings(BaseModel):
     elevenlabs_initiation_secret: Key = Field(
         None, description="what the header X-Gateway-Secret of /elevenlabs/initiation must hold"
     )
+    vapi_server_secret: Key = Field(
+        None, description="what X-Vapi-Secret or the bearer token of /vapi/server must be; unset: it answers 503"
+    )
+    retell_api_key: Key = Field(None, description="checks Retell's signatures; unset: the /retell/ paths answer 503")
 
     remem_api_url: HttpUrl = Field("", description="a store that gets call documents too; unset: the embedded one only")
     remem_api_key: Key = Field(None, description="key for that store; without a URL: a key for the embedded store")

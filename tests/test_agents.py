@@ -136,8 +136,8 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
             {"promt": "x"},
             "unknown key promt; known are brain, consent, elevenlabs_agent, engine, "
             "fields, filler, first_token_seconds, functions, greeting, knowledge, "
-            "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, sorry, text_agent, think, "
-            "timezone, transfer_to, voice, webhook, webhook_events",
+            "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, retell_agent, sorry, "
+            "text_agent, think, timezone, transfer_to, vapi_assistant, voice, webhook, webhook_events",
         ),
         ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),
@@ -258,3 +258,9 @@ def test_table_in_gateway_toml_wins(folder):
 def test_mistake_in_json_is_one_sentence(folder, text, message):
     (folder / "gateway.json").write_text(text)
     assert problem(folder) == message
+
+
+@pytest.mark.parametrize("key", ["elevenlabs_agent", "vapi_assistant", "retell_agent"])
+def test_two_agents_have_different_ids_at_a_platform(folder, key):
+    with pytest.raises(SettingsError, match=f"^gateway.toml: two agents have the same {key}$"):
+        AgentDirectory({"maya": {key: "a1"}, "tom": {key: "a1"}}, folder)

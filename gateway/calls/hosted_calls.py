@@ -26,7 +26,7 @@ from gateway.memory.identity import identifier
 from gateway.sealing import Sealer
 from gateway.session import TrustLevel, VoiceSession
 from gateway.settings import Secret
-from gateway.telephony.hosted import HostedConversation
+from gateway.telephony.hosted import HostedConversation, Initiation
 from gateway.telephony.phone_numbers import AllowList, Attestation, caller_id
 
 KEPT_SECONDS: Final = 6 * 3600.0
@@ -90,7 +90,14 @@ class HostedCalls:
 
     def agent(self, hosted_id: str) -> Agent | None:
         """The agent that the platform knows by this id."""
-        return next((agent for agent in self._agents if hosted_id and agent.elevenlabs_agent == hosted_id), None)
+        return next((agent for agent in self._agents if hosted_id in agent.hosted_ids.values()), None)
+
+    def agent_of(self, platform: str, call: Initiation | HostedConversation) -> Agent | None:
+        """The agent of a call: by its id at the platform, or else by the number that was called."""
+        if call.agent_id or call.called is None:
+            return self.agent(call.agent_id)
+        agent = self._agents.answering(call.called)
+        return agent if platform in agent.hosted_ids else None
 
     # Before the call
 
@@ -172,7 +179,7 @@ class HostedCalls:
         return await asyncio.shield(self._finishing[session_id])
 
     async def _finish(self, platform: str, conversation: HostedConversation, session_id: str) -> bool:
-        agent = self.agent(conversation.agent_id)
+        agent = self.agent_of(platform, conversation)
         if agent is None or not self._memory.remembers or not conversation.is_call:
             return True
         session = await self._session(agent, platform, conversation, session_id)

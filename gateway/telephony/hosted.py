@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from gateway.errors import RemoteProtocolError
 from gateway.session import EndReason, Speaker, Turn
+from gateway.settings import Secret
 
 _CONVERSATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -49,6 +50,32 @@ class HostedConversation:
     attributes: Mapping[str, str] = field(default_factory=dict)
     """What may identify the person besides a number: the platform's user id, and variables of the conversation."""
     sip_headers: Mapping[str, str] = field(default_factory=dict)
+    called: str | None = None
+    """The agent's number, which selects the agent if `agent_id` is empty. None: the platform always names it."""
+
+
+class HostedPlatform(Protocol):
+    """How a platform asks for a caller's memory and reports a call, signed with a shared secret."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def paths(self) -> Sequence[str]: ...
+    @property
+    def setting(self) -> str:
+        """The setting that holds the secret."""
+
+    @property
+    def secret(self) -> Secret | None: ...
+
+    def check(self, headers: Mapping[str, str], body: bytes, *, now: float) -> None:
+        """Raises SignatureRejected. `headers` have lower-case names."""
+
+    def read(self, body: bytes) -> Initiation | HostedConversation | None:
+        """None for messages that need no more than an acknowledgement. Raises RemoteProtocolError."""
+
+    def answer(self, asked: Initiation, agent_id: str, variables: Mapping[str, str]) -> dict[str, Any] | None:
+        """What connects a call that rings to the agent; None if the platform needs one, and `agent_id` is empty."""
 
 
 def conversation_id(value: Any, platform: str) -> str:

@@ -23,10 +23,9 @@ from gateway.telephony import elevenlabs
 from gateway.telephony.elevenlabs import PLATFORM, ElevenLabsApi
 from gateway.telephony.phone_numbers import Attestation
 from gateway.web.auth import GuessThrottle
+from gateway.web.hosted_agents import MAX_BODY_BYTES, keep
 from gateway.web.request import read_body
 
-MAX_BODY_BYTES: Final = 2_000_000
-"""A transcript of hours is a fraction of this."""
 REGISTER_SECONDS: Final = 3.0
 
 _log = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ class ElevenLabsEndpoint:
         return JSONResponse({"type": "conversation_initiation_client_data", **_client_data(call)})
 
     async def post_call(self, request: Request) -> Response:
-        """A conversation is over. Stored before it is answered: ElevenLabs does not repeat it by default."""
+        """A conversation is over."""
         if self.api is None or self.webhook_secret is None:
             raise HTTPException(503, "set ELEVENLABS_API_KEY and ELEVENLABS_WEBHOOK_SECRET")
         body = await read_body(request, MAX_BODY_BYTES)
@@ -85,11 +84,7 @@ class ElevenLabsEndpoint:
         except RemoteProtocolError as error:
             self.stranger_log.warning("webhook rejected", {"carrier": PLATFORM, "reason": str(error)})
             raise HTTPException(400, str(error)) from None
-        if self.calls.agent(conversation.agent_id) is None:
-            _log.warning("hosted agent is not configured", extra={"carrier": PLATFORM})
-        elif not await self.calls.finish(PLATFORM, conversation):
-            raise HTTPException(503, "the conversation could not be stored")
-        return Response(status_code=200)
+        return await keep(self.calls, PLATFORM, conversation)
 
     # Numbers that are ours
 
