@@ -100,13 +100,6 @@ async def proxy():
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("said", ["...", "?", "", "🙂", " "])
-async def test_words_without_a_letter_get_an_answer(proxy, said):
-    body = BODY | {"messages": [PROMPT, {"role": "user", "content": said}]}
-    async with asyncio.timeout(30):
-        assert (await proxy.ask(proxy.open_call(), body)).text == "It is ready."
-
-
 async def test_engine_reads_the_answer(proxy, dialect):
     proxy.llm.profile = "openai" if dialect == "anthropic" else dialect
     proxy.llm.pace = Pace(slice_bytes=7)
@@ -282,3 +275,10 @@ async def test_body_has_a_limit(proxy):
 
 async def test_only_posts_are_answered(proxy):
     assert (await proxy.client.get(proxy.url)).status_code == 405
+
+
+@pytest.mark.parametrize("said", ["...", "?", "", "🙂", " "])
+async def test_words_without_a_letter_get_an_answer(proxy, said):
+    body = BODY | {"messages": [PROMPT, {"role": "user", "content": said}]}
+    async with asyncio.timeout(30):
+        assert (await proxy.ask(proxy.open_call(), body)).text == "It is ready."
