@@ -19,6 +19,7 @@ from gateway.memory.access import TrustPolicy, read_trust
 from gateway.memory.identity import RepeatCallerSettings
 from gateway.settings import first_problem, is_url, read_table
 from gateway.telephony.phone_numbers import e164, transfer_target
+from gateway.tools.remote_settings import RemoteToolSettings, read_tools
 
 DEFAULT_AGENT: Final = "maya"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -286,6 +287,8 @@ class Agent:
     """How written text is turned into spoken words."""
     functions: Annotated[Path | None, _beside_toml("file", Path.is_file)] = None
     """A Python file whose functions the agent can call."""
+    tools: Annotated[tuple[RemoteToolSettings, ...], BeforeValidator(read_tools)] = ()
+    """MCP servers and HTTP requests that the agent can use as tools."""
     knowledge: Annotated[Path | None, _beside_toml("folder", Path.is_dir)] = None
     """A folder of texts that the agent can search."""
     transfer_to: Annotated[Mapping[str, str], BeforeValidator(_transfer_to)] = field(default_factory=dict)

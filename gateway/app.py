@@ -82,6 +82,7 @@ from gateway.telephony.vapi import Vapi
 from gateway.tools import builtin
 from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
+from gateway.tools.remote import RemoteTimeouts, RemoteTools
 from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.audit import RequestAudit
 from gateway.web.auth import Authenticator, GuessThrottle
@@ -130,6 +131,7 @@ class Timeouts:
     engine: EngineTimeouts = EngineTimeouts()
     live_calls: LiveCallTimeouts = LiveCallTimeouts()
     tools: ToolTimeouts = ToolTimeouts()
+    remote_tools: RemoteTimeouts = RemoteTimeouts()
     calls: CallTimeouts = CallTimeouts()
     cluster: ClusterTimeouts = ClusterTimeouts()
     finalization: FinalizationTimeouts = FinalizationTimeouts()
@@ -200,6 +202,7 @@ class Config:
     writer: Summarizer
     admin_token: Secret
     tool_modules: Mapping[str, ReloadingToolModule]
+    remote_tools: RemoteTools
     text_agents: Mapping[str, "OpenClawUpstream"]
     agent_llms: Mapping[str, AgentLlm]
 
@@ -233,6 +236,7 @@ class Config:
             writer=make_summarizer(settings),
             admin_token=admin_token(settings),
             tool_modules=load_modules(agents),
+            remote_tools=RemoteTools(agents, settings.agent_keys, timeouts.remote_tools),
             text_agents=_text_agents(settings, agents),
             agent_llms=build_agent_llms(
                 agents, accounts, engine_has_llm=engine.has_llm, recall_seconds=timeouts.turn_recall
@@ -497,11 +501,14 @@ async def _tool_loader(
 
     delegator = builtin.Delegator()
     stack.push_async_callback(delegator.close)
+    stack.push_async_callback(config.remote_tools.close)
+    await stack.enter_async_context(running(config.remote_tools.run()))
     return ToolLoader(
         config.tool_modules,
         PersonaStore(resources.store),
         CallerStateStore(resources.store) if memory is not None else NoState(),
         [*builtins, builtin.delegation(delegator, delegate_for)],
+        config.remote_tools,
         config.timeouts.tools,
     )
 
@@ -661,5 +668,6 @@ def _state(config: Config, resources: Resources, services: Services) -> dict[str
         "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
         **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),
         **({"redis": "away" if cluster.is_away else "ok"} if settings.redis_url else {}),
+        **config.remote_tools.health,
         **({"nodes": cluster.nodes} if len(cluster.nodes) > 1 else {}),
     }

@@ -30,6 +30,7 @@ _MAX_TEXT: Final = 200
 _log = logging.getLogger(__name__)
 _call: contextvars.ContextVar[str] = contextvars.ContextVar("call", default="")
 
+_HTTP_CLIENTS: Final = ("httpx", "httpcore", "httpx2", "httpcore2")
 _PLAIN: Final = re.compile(r"[^\s\"\\]+")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -42,8 +43,11 @@ def set_up(log_format: LogFormat, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # They log whole URLs, and the URL of a media stream holds a token.
-    for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "picows", "anthropic", "mcp"):
+    for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "picows", "anthropic", "mcp", *_HTTP_CLIENTS):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # The client half of the MCP SDK logs what it can't parse, which may be the result of a tool.
+    for chatty in ("mcp.client", "mcp.shared", "client"):
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
 
 
 def keep_quiet() -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 from urllib.parse import urlsplit
@@ -248,7 +248,7 @@ class Settings(BaseModel):
     folder: Path = Path(".")
     """Where gateway.toml and prompts are looked for."""
     agent_keys: Mapping[str, Secret] = {}
-    """The variables that agents' tables name with `api_key_env`, as far as they are set."""
+    """The variables that agents' tables name, with `api_key_env` or as `env:NAME`, as far as they are set."""
 
     @property
     def engine(self) -> str:
@@ -357,10 +357,22 @@ def _as_text(name: str, value: Any) -> str:
 
 
 def _named_keys(agents: Iterable[Mapping[str, Any]]) -> set[str]:
-    brains = [agent.get("brain") for agent in agents]
-    entries = [entry for brain in brains for entry in (brain if isinstance(brain, list) else [brain])]
-    names = [entry.get("api_key_env") for entry in entries if isinstance(entry, dict)]
-    return {name for name in names if isinstance(name, str)}
+    """The variables in `brain` and `tools`: those of `api_key_env`, and `env:NAME` as a header or constant."""
+
+    def named(value: Any) -> Iterator[str]:
+        match value:
+            case dict():
+                if isinstance(name := value.get("api_key_env"), str):
+                    yield name.strip()
+                for item in value.values():
+                    yield from named(item)
+            case list():
+                for item in value:
+                    yield from named(item)
+            case str() if value.startswith("env:"):
+                yield value.removeprefix("env:").strip()
+
+    return {name for agent in agents for key in ("brain", "tools") for name in named(agent.get(key))}
 
 
 def _check_together(settings: Settings) -> None:

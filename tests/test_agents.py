@@ -137,7 +137,7 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
             "unknown key promt; known are brain, consent, elevenlabs_agent, engine, "
             "fields, filler, first_token_seconds, functions, greeting, knowledge, "
             "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, retell_agent, sorry, "
-            "text_agent, think, timezone, transfer_to, vapi_assistant, voice, webhook, webhook_events",
+            "text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, webhook, webhook_events",
         ),
         ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),

@@ -178,7 +178,9 @@ def test_unread_log_delays_nothing(written, monkeypatch):
     assert last == f"warning log was not read, lines dropped  lines={MOST_WAITING + 100 - len(kept)}"
 
 
-@pytest.mark.parametrize("name", ["uvicorn.access", "httpx", "httpcore", "picows", "anthropic"])
+@pytest.mark.parametrize(
+    "name", ["uvicorn.access", "httpx", "httpcore", "httpx2", "picows", "anthropic", "mcp.client", "client"]
+)
 def test_libraries_do_not_log_addresses(name, written):
     json_log()
     logging.getLogger(name).info("GET /telnyx/media?token=hunter2")

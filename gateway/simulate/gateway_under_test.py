@@ -130,11 +130,12 @@ class _EmbeddedServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serve_on_loopback(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
-    """Serve the application on a free port while the block runs; yields its URL. `options` are uvicorn's."""
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5, **options)
+async def serve_on_loopback(app: ASGIApp, *, port: int = 0, **options: Any) -> AsyncIterator[str]:
+    """Serve the application on a free port or this one, for the block; yields its URL. `options` are uvicorn's."""
+    options = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": 5, **options}
+    config = uvicorn.Config(app, **options)
     server = _EmbeddedServer(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name="loopback server")
         try:
             await server.start_tried.wait()

@@ -1,7 +1,7 @@
 """
-Loads and executes the tools of one call: the functions of the user's file and the gateway's own.
+Loads and executes the tools of one call: the functions of the user's file, remote tools, and the gateway's own.
 
-User code runs in threads of its own, builtins run on the event loop. Every tool call gets an answer in time, and
+User code runs in threads of its own, all others run on the event loop. Every tool call gets an answer in time, and
 the call's audio is never held up. Arguments, results and error texts may quote the caller: the log gets the
 function's name and the type of the error.
 """
@@ -27,6 +27,7 @@ from gateway.session import TrustLevel, Turn, VoiceSession
 from gateway.tools.builtin import END_CALL, NAMES, Builtin, BuiltinSource, transfer_schema
 from gateway.tools.conversation import Conversation
 from gateway.tools.module import ReloadingToolModule, Tool, ToolModule
+from gateway.tools.remote import RemoteTool, RemoteToolFailed, RemoteTools, http_tool_names
 from gateway.tools.schema import ArgumentsRefused, as_content
 from gateway.tools.threads import ToolThread, ToolThreadFailed, ToolThreads, ToolThreadsBusy
 
@@ -75,11 +76,13 @@ class CallTools:
     """Rendered personas that the agent's prompt refers to, by name."""
     load_memory: LoadMemory | None = None
     timeouts: ToolTimeouts = ToolTimeouts()
+    remote: tuple[RemoteTool, ...] = ()
 
     @property
     def function_names(self) -> list[str]:
         """All tools beyond those that every agent has."""
-        return sorted([*self.tool_module.tools, *(tool.schema.definition.name for tool in self.builtins)])
+        others: list[RemoteTool | Builtin] = [*self.remote, *self.builtins]
+        return sorted([*self.tool_module.tools, *(tool.schema.definition.name for tool in others)])
 
 
 class ToolHost(Protocol):
@@ -128,8 +131,11 @@ class ToolExecutor:
         own = [Builtin(END_CALL, self._end_call)]
         if transfer_to:
             own.append(Builtin(transfer_schema(tuple(transfer_to)), self._transfer_call))
-        builtins = {builtin.schema.definition.name: builtin for builtin in (*own, *tools.builtins)}
-        self._functions: dict[str, Tool | Builtin] = {**tools.tool_module.tools, **builtins}
+        others: list[RemoteTool | Builtin] = [*tools.remote, *own, *tools.builtins]
+        self._functions: dict[str, Tool | RemoteTool | Builtin] = {
+            **tools.tool_module.tools,
+            **{tool.schema.definition.name: tool for tool in others},
+        }
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._requests: dict[FunctionCall, tuple[Callable[[str], None], float]] = {}
         self._running: dict[FunctionCall, asyncio.Task[None]] = {}
@@ -269,14 +275,17 @@ class ToolExecutor:
         if function is None:
             self._conv.log.warning("agent called an unknown function")
             return _error("there is no function of this name")
-        if isinstance(function, Tool) and self._session.trust < function.requires:
+        if not isinstance(function, Builtin) and self._session.trust < function.requires:
             return _error("it is not certain who the caller is, so this is not available in this call")
         try:
             async with asyncio.timeout(function.timeout), self._slots:
                 if isinstance(function, Tool):
                     return await self._run_in_thread(function, call.arguments)
-                return as_content(await function.handler(call, function.schema.parse(call.arguments)))
-        except Exception as error:  # the edge to user code
+                arguments = function.schema.parse(call.arguments)
+                if isinstance(function, RemoteTool):
+                    return as_content(await function.handler(self._session, arguments))
+                return as_content(await function.handler(call, arguments))
+        except Exception as error:  # the edge to user code and to other programs
             return _error(self._explain(function, error))
 
     async def _run_hook(self, hook: Tool | None, seconds: float) -> None:
@@ -300,7 +309,7 @@ class ToolExecutor:
             conv.close()
             raise
 
-    def _explain(self, function: Tool | Builtin, error: Exception) -> str:
+    def _explain(self, function: Tool | RemoteTool | Builtin, error: Exception) -> str:
         """Log a failure without its text. Returns the explanation for the agent."""
         name = function.schema.definition.name
         cause = error.error if isinstance(error, ToolThreadFailed) else error
@@ -315,6 +324,9 @@ class ToolExecutor:
             case ToolThreadsBusy():
                 self._conv.log.error("function hangs in too many calls", extra={"function": name})
                 return f"{name} does not work at the moment; tell the caller"
+            case RemoteToolFailed():
+                self._conv.log.warning("function failed", extra={"function": name, "error": cause.kind})
+                return f"{name} failed: {cause}"
         if isinstance(function, Tool):
             fields["line"] = function.line_of(cause)
         if isinstance(cause, StateRefused):  # its text quotes neither key nor value
@@ -408,7 +420,7 @@ def _error(text: str) -> str:
 def load_modules(agents: Iterable[Agent]) -> dict[str, ReloadingToolModule]:
     """The tool module of each agent that has one. Raises SettingsError for a mistake in a file."""
     return {
-        agent.name: ReloadingToolModule(agent.functions, reserved=NAMES)
+        agent.name: ReloadingToolModule(agent.functions, reserved=NAMES | http_tool_names(agent))
         for agent in agents
         if agent.functions is not None
     }
@@ -434,6 +446,7 @@ class ToolLoader:
     personas: PersonaStore
     state: StateStore
     builtins: Sequence[BuiltinSource]
+    remote: RemoteTools
     timeouts: ToolTimeouts
     _threads: ToolThreads = field(default_factory=ToolThreads, init=False)
 
@@ -462,6 +475,7 @@ class ToolLoader:
             personas,
             load_memory,
             self.timeouts,
+            self.remote.tools(agent, tool_module.tools.keys()),
         )
 
     async def _load_state(self, agent: str, access: MemoryAccess) -> dict[str, Value] | None:

@@ -16,9 +16,9 @@ from typing_extensions import TypedDict
 
 from gateway.engines.interface import AgentFunction
 from gateway.errors import GatewayError, SettingsError
+from gateway.tools.remote_settings import TIMEOUT
 
-DEFAULT_TIMEOUT: Final = 10.0
-"""Seconds that the agent waits for a result."""
+DEFAULT_TIMEOUT: Final = TIMEOUT
 MOST_RESULT_CHARACTERS: Final = 8000
 MOST_PROBLEMS: Final = 5
 """Wrong arguments reported to the agent at once."""
@@ -69,6 +69,63 @@ class FunctionSchema:
             texts = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in problems]
             raise ArgumentsRefused("; ".join(texts)) from None
         return {**self.defaults, **given}
+
+
+@dataclass(frozen=True)
+class GivenSchema:
+    """
+    The definition of a function whose JSON schema another program wrote.
+
+    Arguments are checked by name, type and options. The rest is left to that program: its patterns and references
+    could keep the event loop busy.
+    """
+
+    definition: AgentFunction
+
+    def parse(self, text: str) -> dict[str, Any]:
+        """Read the agent's JSON. Raises ArgumentsRefused."""
+        try:
+            given = json.loads(text.strip() or "{}")
+        except (ValueError, RecursionError):
+            raise ArgumentsRefused("Invalid JSON") from None
+        if not isinstance(given, dict):
+            raise ArgumentsRefused("Input should be an object")
+        schema = self.definition.parameters
+        known: Mapping[str, Any] = schema.get("properties") or {}
+        problems = [f"{name}: Field required" for name in schema.get("required") or () if name not in given]
+        if schema.get("additionalProperties") is False:
+            problems += [f"{name}: Unknown field" for name in given if name not in known]
+        problems += [f"{name}: {problem}" for name in given if (problem := _mismatch(given[name], known.get(name)))]
+        if problems:
+            raise ArgumentsRefused("; ".join(problems[:MOST_PROBLEMS]))
+        return given
+
+
+_JSON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def _mismatch(value: object, schema: object) -> str:
+    """What is wrong with a value at first sight; empty if nothing is."""
+    if not isinstance(schema, dict):
+        return ""
+    names = schema.get("type", [])
+    names = [names] if isinstance(names, str) else names
+    if names and isinstance(names, list) and all(name in _JSON_TYPES for name in names):
+        kinds = tuple(kind for name in names for kind in _JSON_TYPES[name])
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            return f"Input should be of type {' or '.join(names)}"
+    options = schema.get("enum")
+    if isinstance(options, list) and value not in options:
+        return f"Input should be one of {json.dumps(options)}"
+    return ""
 
 
 def described(hint: Any, text: str = "") -> Any:

@@ -10,6 +10,7 @@ from gateway.memory.identity import RepeatCallerSettings
 from gateway.session import TrustLevel
 from gateway.tools.builtin import SEARCH_MEMORY, Builtin
 from gateway.tools.executor import CallTools, NoState, ToolLoader, ToolTimeouts, load_modules
+from gateway.tools.remote import RemoteTimeouts, RemoteTools
 
 pytestmark = pytest.mark.virtual_time
 
@@ -46,7 +47,7 @@ def one_builtin(agent, access):
 
 async def load(agent=None, *, modules=None, store=None, access=None, builtins=()) -> CallTools:
     store = store or Store()
-    loader = ToolLoader(modules or {}, store, store, builtins, TIMEOUTS)
+    loader = ToolLoader(modules or {}, store, store, builtins, RemoteTools((), {}, RemoteTimeouts()), TIMEOUTS)
     return await loader.load(agent or Agent("maya", "You are Maya."), access or MemoryAccess(caller=CALLER))
 
 

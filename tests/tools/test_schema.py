@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
+from gateway.engines.interface import AgentFunction
 from gateway.errors import SettingsError
-from gateway.tools.schema import ArgumentsRefused, FunctionSchema
+from gateway.tools.schema import ArgumentsRefused, FunctionSchema, GivenSchema
 
 
 class Size(enum.Enum):
@@ -132,3 +133,54 @@ def test_untellable_default_stays_optional():
     schema = FunctionSchema.of("wait", "Wait.", {"till": Any}, defaults={"till": object()})
     assert schema.definition.parameters["properties"] == {"till": {}}
     assert schema.parse("{}") == schema.defaults
+
+
+# Schemas of other programs
+
+GIVEN = GivenSchema(
+    AgentFunction(
+        "find",
+        "Find it.",
+        {
+            "type": "object",
+            "properties": {
+                "order": {"type": "string"},
+                "count": {"type": ["integer", "null"]},
+                "size": {"enum": ["small", 3]},
+                "price": {"type": "number"},
+                "any": True,
+                "odd": {"type": "strange"},
+            },
+            "required": ["order"],
+            "additionalProperties": False,
+        },
+    )
+)
+
+
+def test_given_arguments_are_passed_on():
+    text = '{"order": "7", "count": null, "size": 3, "price": 1, "any": [], "odd": {}}'
+    assert GIVEN.parse(text) == {"order": "7", "count": None, "size": 3, "price": 1, "any": [], "odd": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "Invalid JSON"),
+        ("[" * 100_000, "Invalid JSON"),
+        ("[]", "Input should be an object"),
+        ("", "order: Field required"),
+        ('{"order": 7}', "order: Input should be of type string"),
+        ('{"order": "7", "count": true}', "count: Input should be of type integer or null"),
+        ('{"order": "7", "size": "big"}', 'size: Input should be one of ["small", 3]'),
+        ('{"order": "7", "extra": 1}', "extra: Unknown field"),
+    ],
+)
+def test_given_arguments_are_checked(text, message):
+    with pytest.raises(ArgumentsRefused) as raised:
+        GIVEN.parse(text)
+    assert str(raised.value) == message
+
+
+def test_schema_without_properties_takes_anything():
+    assert GivenSchema(AgentFunction("find", "", {"type": "object"})).parse('{"x": 1}') == {"x": 1}
