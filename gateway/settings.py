@@ -348,6 +348,18 @@ def _read_dotenv(path: Path) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def write_dotenv(folder: Path, name: str, value: str) -> None:
+    """Set one value in `folder/.env`, which only its owner may read from then on. Raises SettingsError."""
+    path = (folder / ".env").resolve()
+    try:
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        # Without quotes where possible: docker's --env-file takes them as a part of the value.
+        dotenv.set_key(path, name, value, quote_mode="never" if re.fullmatch(r"[\w-]+", value) else "always")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} can't be written ({type(error).__name__}); make it writable") from None
+
+
 def _as_text(name: str, value: Any) -> str:
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ",".join(str(item) for item in value)

@@ -14,7 +14,7 @@ import sqlite3
 import stat
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -27,13 +27,21 @@ from rich.text import Text
 from gateway import settings
 from gateway.agents import AgentDirectory
 from gateway.cli import terminal
+from gateway.cli.setup import read_agents
 from gateway.cluster.open import check_redis_url
 from gateway.engines.registry import ENGINES, make_engine
-from gateway.errors import GatewayError, SettingsError, SharedStoreUnavailable
+from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedStoreUnavailable
 from gateway.history import traces
 from gateway.history.stores import store_path
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech.config import SpeechConfig
+from gateway.telephony.elevenlabs_setup import (
+    INITIATION_PATH,
+    PHONE_FORMAT,
+    POST_CALL_PATH,
+    ElevenLabsAccount,
+    HostedAgent,
+)
 from gateway.telephony.number_setup import webhook_urls
 from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.signatures import TelnyxVerifier
@@ -55,6 +63,10 @@ class CheckState(enum.StrEnum):
     WARNING = "warning"
     WRONG = "wrong"
 
+
+_SET_UP: Final = "run: gateway setup elevenlabs"
+_KEY: Final = "correct ELEVENLABS_API_KEY; it needs access to agents, secrets and workspace webhooks"
+_IMPORT: Final = "fetch what was missed with: gateway import elevenlabs --since 7d"
 
 _STYLES: Final = {CheckState.OK: "green", CheckState.WARNING: "yellow", CheckState.WRONG: "red"}
 
@@ -318,6 +330,61 @@ async def _carriers(settings: Settings, net: _Net) -> list[CheckResult]:
     return found
 
 
+async def _elevenlabs(settings: Settings, net: _Net) -> list[CheckResult]:
+    """The agents that ElevenLabs hosts: whether each is connected with this gateway."""
+    try:
+        agents = [agent for agent in AgentDirectory(settings.agents, settings.folder) if agent.elevenlabs_agent]
+    except GatewayError:
+        return []  # reported with the settings
+    if not agents:
+        return []
+    if (key := settings.elevenlabs_api_key) is None:
+        return [_wrong("elevenlabs", "no key", "set ELEVENLABS_API_KEY, or remove elevenlabs_agent")]
+    secrets = ("ELEVENLABS_INITIATION_SECRET", "ELEVENLABS_WEBHOOK_SECRET")
+    if unset := [name for name in secrets if getattr(settings, name.lower()) is None]:
+        return [_wrong("elevenlabs", f"not set: {', '.join(unset)}", _SET_UP)]
+    account = ElevenLabsAccount(api_url=settings.elevenlabs_api_url, api_key=key, timeout=TIMEOUT)
+    try:
+        workspace, webhooks = await asyncio.to_thread(lambda: (account.workspace(), account.webhooks()))
+        hosted = await asyncio.to_thread(read_agents, account, agents)
+    except CarrierRefused as error:
+        problem = "rejects the key" if error.status in (401, 403) else f"answers {error.status}"
+        return [_wrong("elevenlabs", f"{urlsplit(settings.elevenlabs_api_url).netloc} {problem}", _KEY)]
+    except SettingsError as error:
+        return [_wrong("elevenlabs", str(error), "")]
+    origin, found = settings.public_url.rstrip("/"), []
+    for agent in hosted:
+        check = f"elevenlabs {agent.name}"
+        problems = list(_hosted_agent(check, agent, origin, workspace, webhooks))
+        found += problems or [_ok(check, "connected both ways, and its prompt uses memory")]
+    return found
+
+
+def _hosted_agent(
+    check: str, agent: HostedAgent, origin: str, workspace: Mapping[str, Any], webhooks: Sequence[Mapping[str, Any]]
+) -> Iterator[CheckResult]:
+    if not agent.asks_before_calls or agent.initiation_url(workspace) != origin + INITIATION_PATH:
+        yield _wrong(check, "calls start without memory: its initiation webhook is not this gateway's", _SET_UP)
+    elif not agent.has_secret_header(workspace):
+        yield _wrong(check, "its initiation webhook sends no X-Gateway-Secret", _SET_UP)
+    webhook = next((one for one in webhooks if one["webhook_id"] == agent.post_call_id(workspace)), {})
+    failure = webhook.get("most_recent_failure_error_code")
+    if webhook.get("webhook_url") != origin + POST_CALL_PATH:
+        yield _wrong(check, "its calls are not remembered: its post-call webhook is not this gateway's", _SET_UP)
+    elif webhook.get("is_auto_disabled") or webhook.get("is_disabled"):
+        reason = f" after failures, the last with status {failure}" if webhook.get("is_auto_disabled") else ""
+        yield _wrong(check, f"its post-call webhook is switched off{reason}", f"{_SET_UP}; {_IMPORT}")
+    elif failure == 401:
+        todo = f"if it goes on: remove ELEVENLABS_WEBHOOK_SECRET from .env; {_SET_UP}; {_IMPORT}"
+        yield _warning(check, "its post-call webhook was rejected: it may have another secret", todo)
+    elif failure:
+        yield _warning(check, f"its post-call webhook failed, the last time with status {failure}", _IMPORT)
+    if agent.is_registered and not agent.has_phone_format:
+        yield _wrong(check, f"its calls are noise: it needs {PHONE_FORMAT} both ways", _SET_UP)
+    if not agent.uses_memory:
+        yield _warning(check, "its prompt does not use memory", "write {{memory}} into its prompt at ElevenLabs")
+
+
 async def _language_models(settings: Settings, net: _Net) -> list[CheckResult]:
     """Every provider with a key: for summaries, and as an agent's language model."""
     found = []
@@ -436,4 +503,13 @@ def _bearer(key: Secret) -> dict[str, str]:
 
 
 Check = Callable[[Settings, _Net], Awaitable[Iterable[CheckResult]]]
-_CHECKS: Final[tuple[Check, ...]] = (_engine, _carriers, _language_models, _remem, _redis, _postgres, _public)
+_CHECKS: Final[tuple[Check, ...]] = (
+    _engine,
+    _carriers,
+    _elevenlabs,
+    _language_models,
+    _remem,
+    _redis,
+    _postgres,
+    _public,
+)

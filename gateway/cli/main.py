@@ -15,7 +15,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "demo": "two calls by one caller; no key needed",
     "call": "phone the agent from this terminal",
     "doctor": "check the set-up and say what to fix",
-    "setup": "point a phone number at this gateway",
+    "setup": "point a phone number or a hosted agent at this gateway",
     "replay": "play recorded calls and compare the results",
     "recordings": "make a key for recordings, or encrypt them with a new one",
     "tail": "follow calls as they happen",

@@ -1,26 +1,36 @@
-"""`gateway setup`: points a phone number of a carrier account at this gateway."""
+"""`gateway setup`: points a phone number of a carrier account, or agents hosted at ElevenLabs, at this gateway."""
 
 import argparse
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from rich.console import RenderableType
+
 from gateway import settings
+from gateway.agents import Agent, AgentDirectory
 from gateway.cli import terminal
 from gateway.cli.audit import write_entry
 from gateway.errors import SettingsError
 from gateway.history.audit_log import AuditAction, AuditNote
-from gateway.settings import Settings
+from gateway.settings import Secret, Settings, write_dotenv
+from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, HostedAgent
 from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount, webhook_urls
 from gateway.telephony.phone_numbers import e164
 
-DESCRIPTION: Final = "Set a phone number's webhook through the carrier's API and show what changed."
+DESCRIPTION: Final = (
+    "Set a phone number's webhook, or the webhooks and secrets of agents hosted at ElevenLabs, through the provider's "
+    "API and show what changed."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("carrier", choices=("twilio", "telnyx"))
-    parser.add_argument("--number", default="", help="which number, if the account has several")
+    parser.add_argument("carrier", choices=("twilio", "telnyx", "elevenlabs"))
+    parser.add_argument("--number", default="", help="twilio, telnyx: which number, if the account has several")
+    parser.add_argument("--agent", default="", help="elevenlabs: only this agent of gateway.toml")
+    parser.add_argument("--replace", action="store_true", help="elevenlabs: also replace webhooks of other services")
     parser.add_argument("--dry-run", action="store_true", help="only show what would change")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -29,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     loaded = settings.load(os.environ, Path.cwd())
     if not loaded.public_url.startswith("https://"):
         raise SettingsError("set PUBLIC_URL to the https address that carriers reach, such as your tunnel")
+    if options.carrier == "elevenlabs":
+        return _connect_agents(options, loaded)
     number = e164(options.number) or ""
     if options.number and not number:
         raise SettingsError(f"{options.number!r} is not a phone number; write it like +12025550100")
@@ -59,3 +71,57 @@ def _redirection(carrier: str, loaded: Settings, number: str) -> Redirection:
         raise SettingsError("set TELNYX_API_KEY and TELNYX_PUBLIC_KEY; the Telnyx portal shows both")
     telnyx = TelnyxAccount(api_url=loaded.telnyx_api_url, api_key=loaded.telnyx_api_key)
     return telnyx.find(number, webhook_url=urls["telnyx"])
+
+
+def _connect_agents(options: argparse.Namespace, loaded: Settings) -> int:
+    if loaded.elevenlabs_api_key is None:
+        raise SettingsError("set ELEVENLABS_API_KEY; ElevenLabs shows it under API keys")
+    account = ElevenLabsAccount(api_url=loaded.elevenlabs_api_url, api_key=loaded.elevenlabs_api_key)
+    agents = read_agents(account, hosted_agents(loaded, options.agent))
+
+    def save(name: str, value: str) -> None:
+        if name in os.environ:
+            raise SettingsError(f"{name} is set in the environment, which hides .env; remove it there")
+        write_dotenv(loaded.folder, name, value)
+
+    set_up = ElevenLabsSetup(account, loaded.public_url.rstrip("/"), save, options.dry_run, options.replace)
+    webhook_secret, initiation_secret = (
+        (secret or Secret("")).reveal()
+        for secret in (loaded.elevenlabs_webhook_secret, loaded.elevenlabs_initiation_secret)
+    )
+    set_up.connect(agents, webhook_secret=webhook_secret, initiation_secret=initiation_secret)
+    if not options.dry_run:
+        write_entry(loaded, AuditNote(AuditAction.NUMBER_SETUP, item=options.carrier))
+    names, changes = [agent.name for agent in agents], set_up.changes
+    text: list[RenderableType] = [f"{', '.join(names)}: already connected"]
+    if changes:
+        text = [f"{', '.join(names)}: {'would be connected' if options.dry_run else 'connected'}"]
+        text += [f"  {one.what}: {one.before or '(none)'} -> {one.after or '(none)'}" for one in changes]
+    if not options.dry_run and any(".env" in one.what for one in changes):
+        text.append("restart the gateway now: it reads .env when it starts")
+    text += [
+        f"write {{{{memory}}}} into the prompt of {one.name} at ElevenLabs" for one in agents if not one.uses_memory
+    ]
+    changed = bool(changes) and not options.dry_run
+    terminal.output(options.json, {"agents": names, "changed": changed, "changes": list(map(asdict, changes))}, text)
+    return 0
+
+
+def hosted_agents(loaded: Settings, name: str = "") -> list[Agent]:
+    """The agents that ElevenLabs hosts, or the one of this name. Raises SettingsError if there are none."""
+    agents = AgentDirectory(loaded.agents, loaded.folder)
+    found = [agent for agent in agents if agent.elevenlabs_agent and name in ("", agent.name)]
+    if not found:
+        which = f"agent {name} has" if name else "no agent has"
+        raise SettingsError(
+            f"{which} {'no ' if name else ''}elevenlabs_agent in gateway.toml; add its id at ElevenLabs"
+        )
+    return found
+
+
+def read_agents(account: ElevenLabsAccount, agents: Iterable[Agent]) -> list[HostedAgent]:
+    """With their settings at ElevenLabs. Raises SettingsError, CarrierRefused."""
+    return [
+        HostedAgent(one.name, one.elevenlabs_agent, one.engine == "elevenlabs", account.agent(one.elevenlabs_agent))
+        for one in agents
+    ]

@@ -32,7 +32,7 @@ def webhook_urls(public_url: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class NumberChange:
+class SettingChange:
     """One setting at a carrier, before and after."""
 
     what: str
@@ -45,7 +45,7 @@ class Redirection:
     """The changes that route a number's calls to this gateway; empty if they already do."""
 
     number: str
-    changes: tuple[NumberChange, ...]
+    changes: tuple[SettingChange, ...]
     _apply: Callable[[], object] = field(repr=False)
 
     def apply(self) -> None:
@@ -54,20 +54,24 @@ class Redirection:
             self._apply()
 
 
-class _Account:
+class AccountApi:
     """Requests to one carrier's account API."""
 
     name: ClassVar[str]
 
-    def __init__(self, api_url: str, **credentials: Any) -> None:
-        """`credentials` are httpx options of every request."""
+    def __init__(self, api_url: str, **options: Any) -> None:
+        """`options` are those of httpx, for every request: credentials, and another timeout."""
         self._url = api_url.rstrip("/")
-        self._credentials = credentials
+        self._options = {"timeout": _TIMEOUT, **options}
 
-    def _request(self, method: str, path: str, what: str, *, field: str, **content: Any) -> Any:
-        """Send a request and return a field of the answer. `what` is for the message of a refusal."""
+    def _request(self, method: str, path: str, what: str, *, field: str, whole: bool = False, **content: Any) -> Any:
+        """
+        Send a request and return a field of the answer. `what` is for the message of a refusal.
+
+        `whole`: return all of the answer. An answer without the field is another service's.
+        """
         try:
-            answer = httpx.request(method, self._url + path, timeout=_TIMEOUT, **self._credentials, **content)
+            answer = httpx.request(method, self._url + path, **self._options, **content)
         except httpx.HTTPError as error:
             raise SettingsError(f"{self.name} can't be reached ({type(error).__name__}); try again") from None
         try:
@@ -78,7 +82,7 @@ class _Account:
             raise CarrierRefused(self.name.lower(), what, answer.status_code, error_code(body))
         if not isinstance(body, dict) or field not in body:
             raise SettingsError(f"what answers is not {self.name}; check {self.name.upper()}_API_URL")
-        return body[field]
+        return body if whole else body[field]
 
     def _only(self, numbers: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
         if not numbers:
@@ -90,7 +94,7 @@ class _Account:
         return numbers[0]
 
 
-class TwilioAccount(_Account):
+class TwilioAccount(AccountApi):
     """The numbers of a Twilio account (Twilio docs, "IncomingPhoneNumber resource")."""
 
     name: ClassVar[str] = "Twilio"
@@ -121,7 +125,7 @@ class TwilioAccount(_Account):
         return Redirection(one["phone_number"], _changes(one, wanted), change)
 
 
-class TelnyxAccount(_Account):
+class TelnyxAccount(AccountApi):
     """The numbers of a Telnyx account. A number belongs to a Call Control application, which has the webhook URL."""
 
     name: ClassVar[str] = "Telnyx"
@@ -137,7 +141,7 @@ class TelnyxAccount(_Account):
         wanted = {"webhook_event_url": webhook_url, "webhook_api_version": "2"}
         if application is None:
             before = str(one.get("connection_name") or one.get("connection_id") or "")
-            changes = (NumberChange("connection", before, APPLICATION), *_changes({}, wanted))
+            changes = (SettingChange("connection", before, APPLICATION), *_changes({}, wanted))
             return Redirection(one["phone_number"], changes, lambda: self._add_application(one["id"], wanted))
         body = {"application_name": application["application_name"], **wanted}
         path = f"/call_control_applications/{application['id']}"
@@ -164,6 +168,6 @@ class TelnyxAccount(_Account):
         return self._request(method, path, f"{method} {path.split('/')[1]}", field="data", **content)
 
 
-def _changes(now: Mapping[str, Any], wanted: Mapping[str, str]) -> tuple[NumberChange, ...]:
+def _changes(now: Mapping[str, Any], wanted: Mapping[str, str]) -> tuple[SettingChange, ...]:
     before = {name: str(now.get(name) or "") for name in wanted}
-    return tuple(NumberChange(name, before[name], after) for name, after in wanted.items() if before[name] != after)
+    return tuple(SettingChange(name, before[name], after) for name, after in wanted.items() if before[name] != after)

@@ -353,8 +353,9 @@ class TelnyxControl(_RestApi):
 
 
 def error_code(body: Any) -> str:
-    """The error code in an answer, as Twilio and Telnyx write it; empty if it has none."""
-    try:
-        return str(body["code"] if "code" in body else body["errors"][0]["code"])
-    except (KeyError, IndexError, TypeError):
-        return ""
+    """The error code in an answer, as Twilio, Telnyx and ElevenLabs write it; empty if it has none."""
+    match body:
+        case {"code": code} | {"errors": [{"code": code}, *_]} | {"detail": {"status": str(code)}}:
+            return str(code)
+        case _:
+            return ""

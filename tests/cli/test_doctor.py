@@ -17,6 +17,7 @@ from tests.calls.aftermath import a_session
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
 from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
+from tests.fakes.elevenlabs import AGENT_ID, API_KEY, FakeElevenLabs
 from tests.fakes.remem import FakeRemem
 from tests.redis_server import running_redis
 from tests.stage import make_carrier, staged
@@ -305,3 +306,45 @@ async def test_recordings_are_looked_at(
     _, all_found = await doctor(**NO_MODELS, **environ)
     state, words = all_found.get("recordings", ("", ""))
     assert (state, words[: len(found[1])]) == found if found else not state
+
+
+async def test_hosted_agents_are_checked(
+    doctor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.md").write_text("{{memory}}")
+    agent = f'[agents.maya]\nprompt = "p.md"\nelevenlabs_agent = "{AGENT_ID}"\nengine = "elevenlabs"\n'
+    (tmp_path / "gateway.toml").write_text(agent)
+    async with FakeElevenLabs().running() as elevenlabs:
+        account = elevenlabs.account
+        environ = {"ELEVENLABS_API_KEY": API_KEY, "ELEVENLABS_API_URL": elevenlabs.url, **NO_MODELS}
+        environ |= {"PUBLIC_URL": "https://voice.invalid"}
+
+        async def checked(**more: str) -> list[tuple[str, str]]:
+            _, found = await doctor(**environ, **more)
+            return [result for check, result in found.items() if check.startswith("elevenlabs")]
+
+        [(state, words)] = await checked()
+        assert state == "wrong" and words.startswith("not set: ELEVENLABS_INITIATION_SECRET, ELEVENLABS_WEBHOOK_SECRET")
+        assert await asyncio.to_thread(main, ["setup", "elevenlabs"]) == 0
+        capsys.readouterr()
+        assert await checked() == [("ok", "connected both ways, and its prompt uses memory")]
+
+        settings, [webhook] = account.agents[AGENT_ID], account.webhooks.values()
+        webhook |= {"is_auto_disabled": True, "most_recent_failure_error_code": 503}
+        assert "switched off after failures, the last with status 503" in (await checked())[0][1]
+        webhook |= {"is_auto_disabled": False, "most_recent_failure_error_code": 401}
+        assert (await checked())[0][0] == "warning"
+        webhook |= {"most_recent_failure_error_code": None}
+        settings["conversation_config"]["tts"]["agent_output_audio_format"] = "pcm_16000"
+        assert "needs ulaw_8000 both ways" in (await checked())[0][1]
+        settings["conversation_config"]["tts"]["agent_output_audio_format"] = "ulaw_8000"
+        settings["conversation_config"]["agent"]["prompt"]["prompt"] = "You are Maya."
+        assert (await checked())[0][1].endswith("write {{memory}} into its prompt at ElevenLabs")
+        settings["platform_settings"]["workspace_overrides"]["webhooks"]["post_call_webhook_id"] = None
+        settings["conversation_config"]["agent"]["prompt"]["prompt"] = "{{ memory }}"
+        assert "its calls are not remembered" in (await checked())[0][1]
+        account.agents.clear()
+        assert "ElevenLabs has no agent" in (await checked())[0][1]
+        monkeypatch.setenv("ELEVENLABS_API_KEY", "wrong")
+        environ["ELEVENLABS_API_KEY"] = "wrong"
+        assert "rejects the key correct ELEVENLABS_API_KEY" in (await checked())[0][1]

@@ -1,5 +1,5 @@
 """
-ElevenLabs: sends initiation and post-call webhooks as it does, and serves register-call.
+ElevenLabs: sends initiation and post-call webhooks as it does, and serves register-call and the account's API.
 
 The official SDK's types check what the gateway answers and sends, and what this simulator sends.
 """
@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.simulate.gateway_under_test import serve_on_loopback
+from tests.fakes.elevenlabs_account import FakeElevenLabsAccount, hosted_agent
 
 API_KEY = "xi-test-key"
 WEBHOOK_SECRET = "wsec_demo_0123456789"
@@ -82,6 +83,8 @@ class FakeElevenLabs:
 
     def __init__(self, prompt: str = "You are Maya.\n{{memory}}\nThe caller is {{caller_name}}.") -> None:
         self.prompt = prompt
+        self.account = FakeElevenLabsAccount(API_KEY)
+        self.account.agents[AGENT_ID] = hosted_agent(AGENT_ID, prompt)
         self.url = ""
         self.gateway_url = ""
         self.registered: list[dict[str, Any]] = []
@@ -91,7 +94,8 @@ class FakeElevenLabs:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        app = Starlette(routes=[Route("/v1/convai/twilio/register-call", self._register, methods=["POST"])])
+        register = Route("/v1/convai/twilio/register-call", self._register, methods=["POST"])
+        app = Starlette(routes=[register, *self.account.routes()])
         async with self.http, serve_on_loopback(app) as self.url:
             yield self
 
@@ -157,11 +161,13 @@ class FakeElevenLabs:
 
     # Post-call
 
-    async def report(self, data: Mapping[str, Any], kind: str = "post_call_transcription") -> httpx.Response:
+    async def report(
+        self, data: Mapping[str, Any], kind: str = "post_call_transcription", secret: str = WEBHOOK_SECRET
+    ) -> httpx.Response:
         if kind == "post_call_transcription" and "transcript" in data:
             GetConversationResponseModel.model_validate(data)
         body = json.dumps({"type": kind, "event_timestamp": int(time.time()), "data": data}, indent=1).encode()
-        return await self.post(body, signature(body))
+        return await self.post(body, signature(body, secret))
 
     async def post(self, body: bytes, header: str | None) -> httpx.Response:
         headers = {"content-type": "application/json"} | ({"ElevenLabs-Signature": header} if header else {})

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import CarrierRefused, SettingsError
 from gateway.settings import Secret
-from gateway.telephony.number_setup import NumberChange, TelnyxAccount, TwilioAccount
+from gateway.telephony.number_setup import SettingChange, TelnyxAccount, TwilioAccount
 from tests.fakes.accounts import ACCOUNT, KEY, TOKEN, FakeTelnyxAccount, FakeTwilioAccount
 
 NUMBER, OTHER = "+12025550100", "+12025550101"
@@ -27,7 +27,7 @@ async def test_find_changes_nothing():
         before = dict(next(iter(fake.numbers.values())))
         found = await asyncio.to_thread(find_twilio, fake)
         assert next(iter(fake.numbers.values())) == before
-    assert found.changes[0] == NumberChange("voice_url", "https://demo.twilio.com/welcome/voice/", WEBHOOK)
+    assert found.changes[0] == SettingChange("voice_url", "https://demo.twilio.com/welcome/voice/", WEBHOOK)
 
 
 async def test_applied_number_needs_no_changes():
