@@ -52,7 +52,8 @@ def set_up(log_format: LogFormat, level: str) -> None:
 
 def keep_quiet() -> None:
     """Log nothing: for a command that runs a gateway of its own and reports for it."""
-    logging.getLogger("gateway").addHandler(logging.NullHandler())
+    for name in ("gateway", "mcp", "client"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
 
 
 def set_call(session_id: str) -> None:

@@ -24,8 +24,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 from rich.text import Text
 
-from gateway import settings
-from gateway.agents import AgentDirectory
+from gateway import logs, settings
+from gateway.agents import Agent, AgentDirectory
 from gateway.cli import terminal
 from gateway.cli.setup import read_agents
 from gateway.cluster.open import check_redis_url
@@ -45,6 +45,8 @@ from gateway.telephony.elevenlabs_setup import (
 from gateway.telephony.number_setup import webhook_urls
 from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.signatures import TelnyxVerifier
+from gateway.tools.remote import RemoteTimeouts, RemoteToolFailed, RemoteTools
+from gateway.tools.remote_settings import HttpToolSettings, McpSettings, is_loopback, secret_headers
 from gateway.websocket import picows
 
 DESCRIPTION: Final = (
@@ -96,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    logs.keep_quiet()
     try:
         loaded = settings.load(os.environ, Path.cwd())
         with terminal.progress("Checking settings, keys and connections"):
@@ -136,6 +139,7 @@ def _settings(settings: Settings) -> Iterator[CheckResult]:
     def agents() -> str:
         found = AgentDirectory(settings.agents, settings.folder)
         DialingRules(settings.outbound_allowed, found.transfer_targets)
+        RemoteTools(found, settings.agent_keys, RemoteTimeouts())
         return f"agents: {', '.join(agent.name for agent in found)}"
 
     checks: tuple[Callable[[], object], ...] = (
@@ -465,6 +469,57 @@ def _postgres_answers(url: str) -> CheckResult:
     return _ok("postgres", f"{where} answers and has pgvector")
 
 
+async def _remote_tools(settings: Settings, net: _Net) -> list[CheckResult]:
+    """The MCP servers and HTTP APIs of each agent."""
+    try:
+        agents = list(AgentDirectory(settings.agents, settings.folder))
+        RemoteTools(agents, settings.agent_keys, RemoteTimeouts())
+    except GatewayError:
+        return []  # reported with the settings
+    checks = [
+        _mcp_server(agent, tool, settings) if isinstance(tool, McpSettings) else _http_tool(agent, tool, net)
+        for agent in agents
+        for tool in agent.tools
+    ]
+    return list(await asyncio.gather(*checks))
+
+
+async def _mcp_server(agent: Agent, server: McpSettings, settings: Settings) -> CheckResult:
+    from gateway.tools.mcp_client import tool_names  # slow to import
+
+    check, headers = f"tools of {agent.name}: {server.host}", secret_headers(server, settings.agent_keys, "")
+    try:
+        async with asyncio.timeout(2 * TIMEOUT):
+            names = await tool_names(server, headers, RemoteTimeouts(connect=TIMEOUT))
+    except TimeoutError:
+        return _wrong(check, "does not answer", "start the MCP server, or correct mcp in gateway.toml")
+    except RemoteToolFailed as error:
+        if error.kind in ("status 401", "status 403"):
+            return _wrong(check, "rejects the key", "correct api_key_env or headers in gateway.toml, or the key")
+        return _wrong(check, f"no MCP server ({error.kind})", "start the MCP server, or correct mcp in gateway.toml")
+    if missing := sorted((server.tools or frozenset()) - names):
+        return _warning(check, f"has no tool {', '.join(missing)}", f"use some of: {', '.join(sorted(names))}")
+    found = terminal.count(len(names & server.tools if server.tools is not None else names), "tool")
+    return _encrypted(check, server.mcp, f"answers, {found}")
+
+
+async def _http_tool(agent: Agent, tool: HttpToolSettings, net: _Net) -> CheckResult:
+    """Any response passes: to send the request itself could have an effect."""
+    check, parts = f"tools of {agent.name}: {tool.name}", urlsplit(tool.http.url)
+    answer = await net.answer("OPTIONS", f"{parts.scheme}://{parts.netloc}/")
+    if isinstance(answer, str):
+        return _wrong(check, f"{tool.host} unreachable ({answer})", "start it, or correct http in gateway.toml")
+    return _encrypted(check, tool.http.url, f"{tool.host} answers")
+
+
+def _encrypted(check: str, url: str, found: str) -> CheckResult:
+    """A good result, unless the address is http beyond this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or is_loopback(parts.hostname or ""):
+        return _ok(check, found)
+    return _warning(check, f"{found}; not encrypted", "use https, unless the network between is yours alone")
+
+
 async def _public(settings: Settings, net: _Net) -> list[CheckResult]:
     public = settings.public_url
     if not public:
@@ -511,5 +566,6 @@ _CHECKS: Final[tuple[Check, ...]] = (
     _remem,
     _redis,
     _postgres,
+    _remote_tools,
     _public,
 )

@@ -38,6 +38,13 @@ _OWN_DOMAINS: Final = (".local", ".localhost", ".internal", ".lan", ".home.arpa"
 # Kinds of values. A message follows the key's name; none quotes an address or a header, which may hold a secret.
 
 
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def is_own_network(host: str) -> bool:
     """Whether this is a host of the machine or of its private network, by its address or its name."""
     try:

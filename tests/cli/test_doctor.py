@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
+from gateway.cli.doctor import CheckState, _encrypted
 from gateway.cli.main import main
 from gateway.extras import how_to_install
 from gateway.finalization.job import FinalizationJob, JobState
@@ -19,12 +20,13 @@ from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.elevenlabs import AGENT_ID, API_KEY, FakeElevenLabs
 from tests.fakes.remem import FakeRemem
+from tests.fakes.tool_servers import TOKEN, FakeMcpServer, FakeToolServer
 from tests.redis_server import running_redis
 from tests.stage import make_carrier, staged
 
 NO_MODELS = {"DEEPGRAM_API_KEY": "dg-test-key", "DEEPGRAM_AGENT_URL": "ws://127.0.0.1:1/"}
 """For tests of other checks: the models of the local engine take a second to load."""
-SECRETS = ["dg-test-key", "twilio-auth-token", "telnyx-api-key", "a-remem-key"]
+SECRETS = ["dg-test-key", "twilio-auth-token", "telnyx-api-key", "a-remem-key", TOKEN]
 
 
 @pytest.fixture
@@ -348,3 +350,65 @@ async def test_hosted_agents_are_checked(
         monkeypatch.setenv("ELEVENLABS_API_KEY", "wrong")
         environ["ELEVENLABS_API_KEY"] = "wrong"
         assert "rejects the key correct ELEVENLABS_API_KEY" in (await checked())[0][1]
+
+
+REMOTE_TOOLS = """
+[agents.maya]
+prompt = "maya.md"
+tools = [
+    {{ mcp = "{crm}", api_key_env = "CRM_TOKEN" }},
+    {{ mcp = "http://127.0.0.1:1/mcp" }},
+    {{ http = "GET {shop}/orders/{{order}}", name = "order", description = "It.", parameters = {{ order = "it" }} }},
+    {{ http = "POST http://127.0.0.1:1/", name = "away", description = "It." }},
+]
+
+[agents.tom]
+prompt = "maya.md"
+tools = [{{ mcp = "{crm}", tools = ["find_order", "refund"], api_key_env = "CRM_TOKEN" }}]
+
+[agents.ana]
+prompt = "maya.md"
+tools = [{{ mcp = "{crm}" }}]
+"""
+
+
+async def test_remote_tools_are_listed(doctor: Any, tmp_path: Path) -> None:
+    async with FakeMcpServer(token=TOKEN).running() as crm, FakeToolServer().running() as shop:
+        (tmp_path / "maya.md").write_text("You are Maya.")
+        (tmp_path / "gateway.toml").write_text(REMOTE_TOOLS.format(crm=crm.url, shop=shop.url))
+        _, found = await doctor(CRM_TOKEN=TOKEN, **NO_MODELS)
+        host, to_do = crm.url.split("/")[2], "start the MCP server, or correct mcp in gateway.toml"
+        assert {check: row for check, row in found.items() if check.startswith("tools of")} == {
+            f"tools of maya: {host}": ("ok", "answers, 2 tools"),
+            "tools of maya: 127.0.0.1:1": ("wrong", f"no MCP server (ConnectError) {to_do}"),
+            "tools of maya: order": ("ok", f"{shop.url.split('/')[2]} answers"),
+            "tools of maya: away": (
+                "wrong",
+                "127.0.0.1:1 unreachable (ConnectError) start it, or correct http in gateway.toml",
+            ),
+            f"tools of tom: {host}": ("warning", "has no tool refund use some of: cancel_order, find_order"),
+            f"tools of ana: {host}": (
+                "wrong",
+                "rejects the key correct api_key_env or headers in gateway.toml, or the key",
+            ),
+        }
+        assert [method for method, *_ in shop.requests] == []
+
+
+async def test_missing_key_of_a_tool_is_named(doctor: Any, tmp_path: Path) -> None:
+    (tmp_path / "maya.md").write_text("You are Maya.")
+    (tmp_path / "gateway.toml").write_text(
+        REMOTE_TOOLS.format(crm="https://crm.example.com/", shop="https://x.example")
+    )
+    code, found = await doctor(**NO_MODELS)
+    assert code == 2
+    assert found["settings"][1] == (
+        "gateway.toml, [agents.maya]: tools[0] needs CRM_TOKEN; set it in the environment or in .env"
+    )
+
+
+def test_unencrypted_tools_beyond_this_machine_are_named() -> None:
+    warned = _encrypted("tools", "http://192.168.1.9/mcp", "answers")
+    assert (warned.state, warned.found) == (CheckState.WARNING, "answers; not encrypted")
+    for url in ("https://192.168.1.9/mcp", "http://127.0.0.1:5678/", "http://localhost/"):
+        assert _encrypted("tools", url, "answers").state is CheckState.OK
