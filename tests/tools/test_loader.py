@@ -71,6 +71,16 @@ def test_function_named_like_a_builtin_is_refused(tmp_path):
         load_modules([Agent("maya", "You are Maya.", functions=path)])
 
 
+def test_function_named_like_a_tool_of_gateway_toml_is_refused(tmp_path):
+    path = tmp_path / "bistro.py"
+    path.write_text("def order_status(): ...")
+    tool = {"http": "GET https://shop.example.com/", "name": "order_status", "description": "It."}
+    with pytest.raises(
+        SettingsError, match=r"^bistro.py, line 1, order_status: the gateway has a function of this name$"
+    ):
+        load_modules([Agent("maya", "You are Maya.", functions=path, tools=[tool])])
+
+
 async def test_personas_of_the_prompt_are_loaded():
     tools = await load(Agent("maya", "You know {{persona:ana}}."))
     assert tools.personas == {"ana": "ana is kind."}
