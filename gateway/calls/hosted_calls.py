@@ -7,9 +7,10 @@ call is reported, so that a repeated question gets the same answer, and the repo
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -60,6 +61,8 @@ class HostedTimeouts:
     """How long an answer waits for memory."""
     store: float = 0.03
     """How long it waits for what another node may have answered."""
+    token: float = 0.5
+    """How long a request during a call, or a report, waits for what was decided about the call."""
     stored: float = 20.0
     """How long a report may take to be stored."""
 
@@ -110,7 +113,9 @@ class HostedCalls:
         Never waits long: a store that is slow costs the caller's memory, not the call.
         """
         if not key:
-            return await self._prepare(agent, number, attestation)
+            made = await self._prepare(agent, number, attestation)
+            self._save_token(made)
+            return made
         if key not in self._prepared:
             while len(self._prepared) >= MOST_PREPARED:
                 del self._prepared[next(iter(self._prepared))]
@@ -123,6 +128,7 @@ class HostedCalls:
         if found is not None:
             return replace(made, token=found.token, document=found.document)
         self._save(key, made)
+        self._save_token(made)
         return made
 
     async def _prepare(self, agent: Agent, number: str, attestation: Attestation) -> PreparedCall:
@@ -137,13 +143,16 @@ class HostedCalls:
 
     async def prepared(self, key: str) -> PreparedCall | None:
         """What was decided about a call, here or on another node, without its memory."""
+        decided = await self._load(key, self._timeouts.store)
+        return PreparedCall(**decided) if decided else None
+
+    async def _load(self, key: str, seconds: float) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(self._timeouts.store):
+            async with asyncio.timeout(seconds):
                 stored = await self._store.get(f"hosted:{key}")
         except (SharedStoreUnavailable, TimeoutError):
-            return None
-        decided = self._sealer.open_json(stored, key) if stored else None
-        return PreparedCall(**decided) if decided else None
+            return {}
+        return (self._sealer.open_json(stored, key) if stored else None) or {}
 
     def keep_answer(self, key: str, call: PreparedCall, document: str, conversation_id: str) -> None:
         """The carrier was answered with this document. The platform will report the call under its own id."""
@@ -152,17 +161,39 @@ class HostedCalls:
         if conversation_id:
             self._save(conversation_id, answered)
 
+    def _save_token(self, call: PreparedCall) -> None:
+        if call.token:
+            self._save(_token_key(call.token), call)
+
     def _save(self, key: str, call: PreparedCall) -> None:
         # Memory is not copied. The rest is sealed, since it names the caller.
-        sealed = self._sealer.seal_json(asdict(replace(call, memory="", name="")), key)
-
-        async def save() -> None:
-            with contextlib.suppress(SharedStoreUnavailable):
-                await self._store.put(f"hosted:{key}", sealed, KEPT_SECONDS)
-
-        task = asyncio.get_running_loop().create_task(save(), name="save hosted call")
+        saving = self._put(key, asdict(replace(call, memory="", name="")))
+        task = asyncio.get_running_loop().create_task(saving, name="save hosted call")
         self._saving.add(task)
         task.add_done_callback(self._saving.discard)
+
+    async def _put(self, key: str, value: dict[str, Any]) -> None:
+        with contextlib.suppress(SharedStoreUnavailable):
+            await self._store.put(f"hosted:{key}", self._sealer.seal_json(value, key), KEPT_SECONDS)
+
+    # During the call
+
+    async def with_token(self, token: str) -> PreparedCall | None:
+        """The call that this token was made for, on any node; None for another token, and once the call is reported."""
+        decided = await self._load(_token_key(token), self._timeouts.token) if token else {}
+        return PreparedCall(**decided) if decided else None
+
+    async def state(self, token: str) -> dict[str, Any]:
+        """What the agent's tools have set in this call."""
+        return await self._load(_state_key(token), self._timeouts.token)
+
+    async def keep_state(self, token: str, state: Mapping[str, Any]) -> None:
+        """Keep it until the call is reported; the caller's state has it from then on."""
+        try:
+            async with asyncio.timeout(self._timeouts.token):
+                await self._put(_state_key(token), dict(state))
+        except TimeoutError:
+            _log.warning("state of a hosted call could not be kept")
 
     # After the call
 
@@ -180,9 +211,15 @@ class HostedCalls:
 
     async def _finish(self, platform: str, conversation: HostedConversation, session_id: str) -> bool:
         agent = self.agent_of(platform, conversation)
+        keys = filter(None, (conversation.id, conversation.call_id, _token_key(conversation.call_token)))
+        found = [decided for key in keys if (decided := await self._load(key, self._timeouts.token))]
+        calls = [PreparedCall(**decided) for decided in found]
+        tokens = {call.token for call in calls if call.token}
+        for token in tokens:  # the call is over, whatever becomes of the report
+            await self._delete(_token_key(token))
         if agent is None or not self._memory.remembers or not conversation.is_call:
             return True
-        session = await self._session(agent, platform, conversation, session_id)
+        session = await self._session(agent, platform, conversation, session_id, calls)
         try:
             if not session.caller or await self._finalizer.has(session_id):
                 return True
@@ -193,21 +230,26 @@ class HostedCalls:
         except (StoreUnavailable, SharedStoreUnavailable, TimeoutError) as error:
             _log.warning("hosted call could not be stored", extra={"error": type(error).__name__})
             return False
+        for token in tokens:
+            await self._delete(_state_key(token))
         fields = {"caller": last_four(session.number or session.caller), "carrier": platform, "agent": agent.name}
         _log.info("hosted call ended", extra=fields)
         return True
 
     async def _session(
-        self, agent: Agent, platform: str, conversation: HostedConversation, session_id: str
+        self,
+        agent: Agent,
+        platform: str,
+        conversation: HostedConversation,
+        session_id: str,
+        calls: Sequence[PreparedCall],
     ) -> VoiceSession:
-        keys = filter(None, (conversation.id, conversation.call_id))
-        decided = [call for key in keys if (call := await self.prepared(key)) is not None]
         number, headers = caller_id(conversation.number), conversation.sip_headers
         identity = identifier(agent.repeat_caller, number, attributes=conversation.attributes, sip_headers=headers)
         # Another identifier than the number is the platform's word, not the network's.
         listed = conversation.is_dialled and identity == number and self._allowed.lists(number)
         level = agent.trust.level(Attestation.NONE, withheld=not identity, allow_listed=listed)
-        level = next((TrustLevel(call.level) for call in decided if call.caller == identity), level)
+        decided = next((call for call in calls if call.caller == identity and call.agent == agent.name), None)
         known = await self._prepare(agent, number, Attestation.NONE)
         return VoiceSession(
             agent=agent.name,
@@ -221,8 +263,23 @@ class HostedCalls:
             number=number if number != identity else "",
             engine=platform,
             known_name=known.name if known.caller == identity else "",
-            trust=level,
+            state=await self.state(decided.token) if decided is not None and decided.token else {},
+            trust=TrustLevel(decided.level) if decided is not None else level,
         )
+
+    async def _delete(self, key: str) -> None:
+        with contextlib.suppress(SharedStoreUnavailable, TimeoutError):
+            async with asyncio.timeout(self._timeouts.token):
+                await self._store.delete(f"hosted:{key}")
+
+
+def _token_key(token: str) -> str:
+    """The name under which the call of a token is kept; empty for no token. Timing reveals nothing about the token."""
+    return f"token:{hashlib.sha256(token.encode()).hexdigest()}" if token else ""
+
+
+def _state_key(token: str) -> str:
+    return f"state:{_token_key(token)}"
 
 
 def _once(stored: "asyncio.Future[None]") -> Callable[[], Any]:

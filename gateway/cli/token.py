@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--scope", required=True, choices=list(map(str, TokenScope)), help="what it is for")
     create.add_argument("--days", type=int, default=DEFAULT_DAYS, help=f"valid for ({DEFAULT_DAYS}); 0: no expiry")
     create.add_argument("--label", default="", help="what uses it")
-    create.add_argument("--agent", default="", metavar="NAME", help="scope mcp: only the memory of this agent")
+    agent = "scope llm: the agent that answers; scope mcp: only the memory of this agent"
+    create.add_argument("--agent", default="", metavar="NAME", help=agent)
     create.add_argument("--caller", default="", metavar="NUMBER", help="scope mcp: and of this caller")
     listing = actions.add_parser("list", help="list all tokens", description="List all tokens.")
     revoke = actions.add_parser("revoke", help="revoke a token", description="Revoke a token.")
@@ -108,12 +109,12 @@ def _table(tokens: list[ApiToken]) -> list[RenderableType]:
 
 
 def _summary(token: ApiToken) -> str:
-    bound = f" for {_bound(token)}" if token.caller else ""
+    bound = f" for {_bound(token)}" if token.agent else ""
     return f"scope {token.scope}{bound}, {f'until {_day(token.expires_at)}' if token.expires_at else 'no expiry'}"
 
 
 def _bound(token: ApiToken) -> str:
-    return f"{token.agent}, {token.caller}" if token.caller else "-"
+    return ", ".join(filter(None, (token.agent, token.caller))) or "-"
 
 
 def _day(time: datetime | None) -> str:

@@ -47,11 +47,17 @@ class TokenScope(StrEnum):
     STORE = "store"
     MCP = "mcp"
     OUTBOUND = "outbound"
+    LLM = "llm"
+    """Answers of one agent, for a platform that hosts it. No caller's memory: that needs the token of a call."""
 
 
 @dataclass(frozen=True)
 class ApiToken:
-    """What is kept of a token. With `agent` and `caller` it reaches only what that agent remembers of that caller."""
+    """
+    What is kept of a token. With `agent` and `caller` it reaches only what that agent remembers of that caller.
+
+    One of the scope `llm` has an agent and no caller.
+    """
 
     id: str
     hash: str = field(repr=False)
@@ -94,9 +100,11 @@ class TokenTable:
             raise ValueError(f"a token is valid for 1 to {MAX_DAYS} days; 0 for no expiry")
         if len(label) > MAX_LABEL:
             raise ValueError(f"the label is longer than {MAX_LABEL} characters")
-        if bool(agent) != bool(caller):
+        if scope is TokenScope.LLM and (caller or not agent):
+            raise ValueError("a token with the scope llm is bound to an agent; give the agent, and no caller")
+        if scope is not TokenScope.LLM and bool(agent) != bool(caller):
             raise ValueError("a token is bound to an agent and a caller; give both or neither")
-        if agent and scope is not TokenScope.MCP:
+        if caller and scope is not TokenScope.MCP:
             raise ValueError("only tokens with the scope mcp can be bound to an agent and a caller")
         id_, secret, now = secrets.token_hex(4), secrets.token_urlsafe(32), self._now()
         expires = now + timedelta(days=days) if days else None

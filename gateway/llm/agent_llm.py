@@ -50,6 +50,8 @@ class AgentLlm:
     """Whether the greeting is its own, where the engine asks for one."""
     redacts: bool = True
     """Whether secrets that were spoken are removed from requests."""
+    filters_text: bool = True
+    """Whether answers are made speakable; off where another platform's voice reads tags."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,8 @@ class ChatRequest:
     max_tokens: int | None = None
     temperature: float | None = None
     memory: str = ""
+    parallel_tool_calls: bool = True
+    """Whether one answer may call several of `tools`."""
 
 
 @dataclass(frozen=True, slots=True)

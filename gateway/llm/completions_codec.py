@@ -75,6 +75,7 @@ def read_request(body: bytes) -> CompletionRequest:
         tool_choice=_tool_choice(fields.get("tool_choice")),
         max_tokens=limit,
         temperature=temperature,
+        parallel_tool_calls=fields.get("parallel_tool_calls") is not False,
     )
     options = fields.get("stream_options")
     with_usage = isinstance(options, dict) and options.get("include_usage") is True
@@ -155,12 +156,14 @@ class ChunkWriter:
     Writes one streamed answer: `start`, `write` for each event, `end`. Each returns the bytes to send.
 
     Usage is sent with the finish reason: OpenAI uses a separate chunk without choices, which engines do not accept.
+    `usage_apart`: as OpenAI does it.
     """
 
-    def __init__(self, model: str, *, with_usage: bool = False) -> None:
+    def __init__(self, model: str, *, with_usage: bool = False, usage_apart: bool = False) -> None:
         head = _head("chat.completion.chunk", model)
         self._before = b"data: " + write_json(head)[:-1] + b',"choices":[{"index":0,"delta":'
         self._with_usage = with_usage
+        self._usage_apart = usage_apart
         self._usage = b""
         self._finished = False
 
@@ -185,11 +188,14 @@ class ChunkWriter:
 
     def end(self) -> bytes:
         """The end of the stream. Adds a finish reason if there was none: without one, the engine reports an error."""
-        return (b"" if self._finished else self._finish("stop")) + b"data: [DONE]\n\n"
+        rest = b"" if self._finished else self._finish("stop")
+        if self._usage and self._usage_apart:
+            rest += self._before.rpartition(b"[")[0] + b"[]" + self._usage + b"}\n\n"
+        return rest + b"data: [DONE]\n\n"
 
     def _finish(self, reason: FinishReason) -> bytes:
         self._finished = True
-        return self._chunk({}, b'"%b"' % reason.encode(), self._usage)
+        return self._chunk({}, b'"%b"' % reason.encode(), b"" if self._usage_apart else self._usage)
 
     def _chunk(self, delta: Mapping[str, Any], finish_reason: bytes = b"null", more: bytes = b"") -> bytes:
         return b'%b%b,"finish_reason":%b}]%b}\n\n' % (self._before, write_json(delta), finish_reason, more)

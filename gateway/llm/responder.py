@@ -11,8 +11,8 @@ import hmac
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, Literal, Protocol
@@ -24,6 +24,7 @@ from gateway.llm.chat import (
     ChatEvent,
     ChatRequest,
     Finished,
+    Message,
     TextDelta,
     ToolCallDelta,
     Upstream,
@@ -34,12 +35,14 @@ from gateway.memory.recall import render_known
 from gateway.settings import Secret
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact_lines
-from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
+from gateway.text.spoken_text import SpokenText, load_rules
 
 KEPT_SECONDS: Final = 1.0
 """How long a complete answer is used for equal requests."""
 SEARCH_SECONDS: Final = 5.0
 BUDGET_TOKENS: Final = 250
+MOST_ROUNDS: Final = 6
+"""Requests to the model for one answer; after each but the last, tools of ours may run."""
 
 _SPEAKERS: Final[Mapping[str, Literal["caller", "agent"]]] = {"user": "caller", "assistant": "agent"}
 
@@ -86,6 +89,46 @@ class NoRecall:
 NO_RECALL: Final = NoRecall()
 
 
+class AnswerTools(Protocol):
+    """Our own tools in one answer, which the engine does not see."""
+
+    @property
+    def definitions(self) -> tuple[Mapping[str, Any], ...]:
+        """In OpenAI's format."""
+
+    @property
+    def last_call(self) -> ToolCallDelta | None:
+        """The engine's tool that has to be called after the answer, since a tool of ours wants it."""
+
+    async def run(self, calls: Sequence[ToolCallDelta]) -> list[str]:
+        """The result of each call. `calls` are complete."""
+        ...
+
+
+class OwnTools(Protocol):
+    """Tools that run within answers."""
+
+    def open(self, request: ChatRequest, say: Callable[[str], None]) -> AbstractAsyncContextManager[AnswerTools]:
+        """For the answer to `request`. Leaving it stops what still runs."""
+        ...
+
+
+class NoOwnTools:
+    """Where the engine has all tools run."""
+
+    definitions: tuple[Mapping[str, Any], ...] = ()
+    last_call = None
+
+    def open(self, request: ChatRequest, say: Callable[[str], None]) -> AbstractAsyncContextManager[AnswerTools]:
+        return nullcontext(self)
+
+    async def run(self, calls: Sequence[ToolCallDelta]) -> list[str]:
+        return []
+
+
+NO_OWN_TOOLS: Final = NoOwnTools()
+
+
 def hashed_caller(agent: str, caller: str, secret: Secret) -> str:
     """An opaque identifier of agent and caller, for providers that store conversations; "" for an unknown caller."""
     if not caller:
@@ -103,6 +146,7 @@ class Responder:
         llm: AgentLlm,
         *,
         memory: "TurnRecall | NoRecall" = NO_RECALL,
+        tools: OwnTools = NO_OWN_TOOLS,
         longest_silence: float = LONGEST_SILENCE,
         kept_seconds: float = KEPT_SECONDS,
     ) -> None:
@@ -110,6 +154,7 @@ class Responder:
         self.caller_key = caller_key
         self._llm = llm
         self._memory = memory
+        self._tools = tools
         self._observer: LatencyObserver = _NoObserver()
         self._longest_silence = longest_silence
         self._kept_seconds = kept_seconds
@@ -173,18 +218,122 @@ class Responder:
                     self._usage[f"{name}_tokens"] = self._usage.get(f"{name}_tokens", 0) + tokens
             put(event)
 
-        race = _FallbackRace(self._llm, self.caller_key, put_counted, self._observer, self._longest_silence)
+        races: list[_FallbackRace] = []
         try:
             # Off the event loop: a long conversation takes some milliseconds.
             sent = await asyncio.to_thread(_redacted, request) if self._llm.redacts else request
-            await race.run(replace(sent, memory=await self._memory.about(last_words)))
+            sent = replace(sent, memory=await self._memory.about(last_words))
+            async with self._tools.open(request, lambda said: put(TextDelta(f"{said} "))) as tools:
+                await self._ask(sent, tools, put_counted, races)
         except Exception:
             # The edge of a request: the caller gets an apology instead.
             _log.exception("answer failed", extra={"agent": self.agent})
-        if not race.has_answered:
+        if not races or not races[-1].has_answered:
             put(TextDelta(self._llm.sorry))
-        elif race.broke_off:
-            put(TextDelta(f"{race.stop} {self._llm.sorry}"))
+        elif races[-1].broke_off:
+            put(TextDelta(f"{races[-1].stop} {self._llm.sorry}"))
+
+    async def _ask(self, request: ChatRequest, tools: AnswerTools, put: Put, races: "list[_FallbackRace]") -> None:
+        """Ask the models, run the tools of ours that they call, and ask again with the results."""
+        llm, offered = self._llm, (*request.tools, *tools.definitions)
+        answer = _Answer(request, tools, put)
+        for left in reversed(range(MOST_ROUNDS)):
+            if not left:
+                request = replace(request, tool_choice="none")
+            races.append(_FallbackRace(llm, self.caller_key, answer.put, self._observer, self._longest_silence))
+            await races[-1].run(replace(request, tools=offered))
+            text, calls = answer.take_round()
+            if not calls:
+                return
+            one_moment = "" if answer.has_text else llm.one_moment
+            loop = asyncio.get_running_loop()
+            filler = loop.call_later(llm.first_token_seconds, answer.say, f"{one_moment} " if one_moment else "")
+            try:
+                results = await tools.run(calls)
+            finally:
+                filler.cancel()
+            if answer.other_calls:
+                answer.put(Finished("tool_calls"))
+                return
+            messages = (*request.messages, *_tool_messages(text, calls, results))
+            request = replace(request, messages=messages, tool_choice=None)
+            llm = replace(llm, one_moment="" if answer.has_text else llm.one_moment)  # once is enough
+
+
+def _tool_messages(text: str, calls: Sequence[ToolCallDelta], results: Sequence[str]) -> list[Message]:
+    functions = [{"name": call.name, "arguments": call.arguments or "{}"} for call in calls]
+    asked = [
+        {"id": call.id, "type": "function", "function": function}
+        for call, function in zip(calls, functions, strict=True)
+    ]
+    answers = zip(calls, results, strict=True)
+    return [
+        {"role": "assistant", "content": text or None, "tool_calls": asked},
+        *({"role": "tool", "tool_call_id": call.id, "content": result} for call, result in answers),
+    ]
+
+
+class _Answer:
+    """
+    The events of one answer, over all requests to the model: holds back calls of our own tools, adds up the usage.
+
+    The engine's own tools are passed on, as many at a time as it accepts.
+    """
+
+    def __init__(self, request: ChatRequest, tools: AnswerTools, put: Put) -> None:
+        self.has_text = False
+        self.other_calls: dict[int, int] = {}  # their index in this request: their index in the answer
+        self._tools = tools
+        self._own = frozenset(definition["function"]["name"] for definition in tools.definitions)
+        self._parallel = request.parallel_tool_calls
+        self._put = put
+        self._calls: dict[int, ToolCallDelta] = {}
+        self._text = ""
+        self._usage = Usage(0, 0, 0)
+
+    def put(self, event: ChatEvent) -> None:
+        match event:
+            case ToolCallDelta(index) if index in self._calls or event.name in self._own:
+                before = self._calls.get(index)
+                arguments = before.arguments + event.arguments if before else event.arguments
+                self._calls[index] = replace(before or event, arguments=arguments)
+            case ToolCallDelta(index):
+                if index not in self.other_calls and (self._parallel or not self.other_calls):
+                    self.other_calls[index] = len(self.other_calls)
+                if index in self.other_calls:
+                    self._put(replace(event, index=self.other_calls[index]))
+            case Usage():
+                spent = (event.prompt_tokens, event.completion_tokens, event.cached_tokens)
+                before_it = (self._usage.prompt_tokens, self._usage.completion_tokens, self._usage.cached_tokens)
+                self._usage = Usage(*map(sum, zip(spent, before_it, strict=True)))
+            case Finished():
+                self._finish(event)
+            case TextDelta(text):
+                self.say(text)
+
+    def say(self, text: str) -> None:
+        if text:
+            self.has_text = True
+            self._text += text
+            self._put(TextDelta(text))
+
+    def take_round(self) -> tuple[str, list[ToolCallDelta]]:
+        """What the model said in this request, and the tools of ours that it calls."""
+        text, calls = self._text, list(self._calls.values())
+        if calls and text and not text[-1].isspace():
+            self._put(TextDelta(" "))  # more will follow
+        self._text, self._calls = "", {}
+        return text, calls
+
+    def _finish(self, event: Finished) -> None:
+        if self._calls:
+            return
+        if self._usage != Usage(0, 0, 0):
+            self._put(self._usage)
+        if (last := self._tools.last_call) is not None and not self.other_calls:
+            self._put(last)
+            event = Finished("tool_calls")
+        self._put(event)
 
 
 class _SharedAnswer:
@@ -282,7 +431,9 @@ class _FallbackRace:
             _log.warning("language model is slow", extra={"upstream": upstream.name})
 
     async def _ask(self, upstream: Upstream, request: ChatRequest) -> None:
-        answer = _SpokenAnswer(self._rules, known=frozenset(tool["function"]["name"] for tool in request.tools))
+        callable_now = request.tools if request.tool_choice != "none" else ()
+        known = frozenset(tool["function"]["name"] for tool in callable_now)
+        answer = _SpokenAnswer(SpokenText(self._rules) if self._llm.filters_text else _UnfilteredText(), known)
         try:
             async with aclosing(upstream.answer(request, self._caller_key)) as events:
                 async for event in events:
@@ -337,10 +488,10 @@ class _SpokenAnswer:
     so such a call is dropped.
     """
 
-    def __init__(self, rules: LanguageRules, known: frozenset[str] = frozenset()) -> None:
+    def __init__(self, text: "SpokenText | _UnfilteredText", known: frozenset[str]) -> None:
         self.has_begun = False
         """Whether there is text to speak or a tool to call; Markdown and reasoning are neither."""
-        self._text = SpokenText(rules)
+        self._text = text
         self._known = known
         self._calls: dict[int, int | None] = {}  # their index: our index, or None for a dropped one
         self._held: list[ChatEvent] = []
@@ -361,7 +512,7 @@ class _SpokenAnswer:
 
     def _hold(self, call: ToolCallDelta) -> None:
         if call.index not in self._calls:
-            wanted = not self._known or call.name in self._known
+            wanted = call.name in self._known
             ours = sum(index is not None for index in self._calls.values())
             self._calls[call.index] = ours if wanted else None
         if (index := self._calls[call.index]) is not None:
@@ -375,6 +526,16 @@ class _SpokenAnswer:
     def _say(self, text: str) -> list[ChatEvent]:
         self.has_begun = self.has_begun or bool(text.strip())
         return [TextDelta(text)] if text and self.has_begun else []
+
+
+class _UnfilteredText:
+    """Stands in for SpokenText."""
+
+    def feed(self, chunk: str) -> str:
+        return chunk
+
+    def finish(self) -> str:
+        return ""
 
 
 def _redacted(request: ChatRequest) -> ChatRequest:

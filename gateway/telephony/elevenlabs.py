@@ -30,6 +30,8 @@ PLATFORM: Final = "elevenlabs"
 PAST_SECONDS: Final = 30 * 60
 FUTURE_SECONDS: Final = 5 * 60
 TRANSCRIPTION: Final = "post_call_transcription"
+CALL_TOKEN: Final = "secret__call_token"
+"""The variable with the one-call token. Their language model does not see it; headers can hold it."""
 
 _TEXT_SOURCES: Final = re.compile(r"whatsapp|twilio_sms|\w+_integration")
 _UNKNOWN_SOURCES: Final = ("template_preview", "subagent_tool", "unknown")
@@ -72,7 +74,7 @@ def client_data(*, memory: str, caller_name: str, user_id: str, call_token: str)
 
     Every variable is always there: a call whose agent uses one that is missing does not start.
     """
-    variables = {**prompt_variables(memory, caller_name), "secret__call_token": call_token}
+    variables = {**prompt_variables(memory, caller_name), CALL_TOKEN: call_token}
     return {"dynamic_variables": variables, "user_id": user_id}
 
 
@@ -110,6 +112,7 @@ def read_conversation(data: Mapping[str, Any]) -> HostedConversation:
         is_call=not is_text and source not in _UNKNOWN_SOURCES,
         attributes={"user_id": user_id, **attributes} if user_id else attributes,
         sip_headers={name.lower(): str(value) for name, value in headers.items()},
+        call_token=_text(variables.get(CALL_TOKEN)),
     )
 
 

@@ -50,6 +50,8 @@ class HostedConversation:
     attributes: Mapping[str, str] = field(default_factory=dict)
     """What may identify the person besides a number: the platform's user id, and variables of the conversation."""
     sip_headers: Mapping[str, str] = field(default_factory=dict)
+    call_token: str = field(default="", repr=False)
+    """The token of `PreparedCall`, if the platform sends it back. It is kept nowhere."""
     called: str | None = None
     """The agent's number, which selects the agent if `agent_id` is empty. None: the platform always names it."""
 

@@ -21,6 +21,7 @@ SCOPES: Final = {
     TokenScope.STORE: "read and write documents",
     TokenScope.MCP: "personas and memory for MCP clients",
     TokenScope.OUTBOUND: "place outbound calls",
+    TokenScope.LLM: "answers of one agent, for ElevenLabs",
     TokenScope.ADMIN: "everything, including this dashboard",
 }
 PERIODS: Final = {7: "7 days", 30: "30 days", DEFAULT_DAYS: f"{DEFAULT_DAYS} days", 365: "1 year", 0: "No expiry"}
