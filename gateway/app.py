@@ -24,6 +24,7 @@ from gateway.calls.call_factory import CallFactory, MemoryServices, NoMemoryServ
 from gateway.calls.call_table import CallTimeouts
 from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
 from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
+from gateway.calls.hosted_llm import HostedLlm
 from gateway.calls.manager import Admission, CallManager
 from gateway.calls.monitoring import LevelMeters
 from gateway.calls.outbound import OutboundCallStore
@@ -83,7 +84,7 @@ from gateway.tools import builtin
 from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
 from gateway.tools.remote import RemoteTimeouts, RemoteTools
-from gateway.web import chat_completions, documents, health, sessions
+from gateway.web import chat_completions, documents, health, hosted_llm, sessions
 from gateway.web.audit import RequestAudit
 from gateway.web.auth import Authenticator, GuessThrottle
 from gateway.web.dashboard.audit_page import AuditPage
@@ -383,6 +384,7 @@ class Services:
     finalizer: FinalizationWorker
     eraser: Eraser
     agent_llms: ResponderFactory
+    tools: ToolLoader
     controls: Mapping[str, CallControl]
     """The REST client of each carrier that is set up."""
     engine: VoiceEngine
@@ -409,7 +411,8 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     await stack.enter_async_context(running(config.engine.run()))
     controls = _call_controls(settings, resources.http, config.dial_limits)
     manager = CallManager(config.agents, config.admission, controls, calls, finalizer, sharing.cluster, timeouts.calls)
-    services = Services(manager, finalizer, eraser, calls.agent_llms, controls, config.engine, calls.memory)
+    llms, tools = calls.agent_llms, calls.tool_loader
+    services = Services(manager, finalizer, eraser, llms, tools, controls, config.engine, calls.memory)
     await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
     for job in _background_jobs(config, resources, services):
@@ -585,6 +588,7 @@ async def routes(
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)
     notes = CallerNotes(visible, services.eraser.erase_caller)
+    hosted = HostedLlm(config.agents, services.agent_llms, services.tools, elevenlabs.calls)
     mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), auth)
 
     async def metrics_text() -> str:
@@ -600,6 +604,7 @@ async def routes(
         *outbound.routes(),
         *softphone.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens, auth.throttle),
+        *hosted_llm.routes(hosted, auth),
         *documents.routes(visible, EntityReader(visible), auth),
         *mcp.routes(),
         *sessions.routes(history, auth),

@@ -5,14 +5,14 @@ import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from gateway.agents import Agent, wants_memory
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import LlmEndpoint
-from gateway.llm.responder import NO_RECALL, NoRecall, Responder, TurnRecall, hashed_caller
+from gateway.llm.responder import NO_RECALL, NoRecall, OwnTools, Responder, TurnRecall, hashed_caller
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.session import TrustLevel
 from gateway.settings import Secret
@@ -165,22 +165,40 @@ class ResponderFactory:
         self.endpoint_tokens.close(call_llm.endpoint.bearer)
         self._bearers.withdraw_bearer(digest_of(call_llm.endpoint.bearer))
 
+    def hosted(self, agent: Agent, access: MemoryAccess, token: str, tools: OwnTools) -> Responder | None:
+        """
+        For a call that another platform carries, with its one-call `token`. None for an agent without its own model.
+
+        The platform's voice reads tags in the text, and distorts buffer words that do not end in "... ".
+        """
+        llm = self._agent_llms.get(agent.name)
+        if llm is None:
+            return None
+        one_moment = f"{llm.one_moment.rstrip(' .…!')}..." if llm.one_moment else ""
+        llm = replace(llm, one_moment=one_moment, filters_text=False)
+        memory = self._recall(agent, access, llm) if access.caller else NO_RECALL
+        key = self._caller_key(agent, access, digest_of(token))
+        return Responder(agent.name, key, llm, memory=memory, tools=tools)
+
     def _responder(self, agent: Agent, caller: str, access: MemoryAccess) -> Responder | None:
         llm = self._agent_llms.get(agent.name)
         if llm is None:
             return None
-        search = self._search
-        memory: TurnRecall | NoRecall = NO_RECALL
-        is_known = caller or agent.repeat_caller.may_be_known_later
-        if search is not None and is_known and wants_memory(agent.prompt):
-
-            async def look(said: str) -> list[str]:
-                if not access.caller or not access.allows(TrustLevel.EVERYTHING):
-                    return []
-                return await search(agent.name, access.caller, said, person=access.person)
-
-            memory = TurnRecall(look, seconds=llm.recall_seconds)
+        is_known = (caller or agent.repeat_caller.may_be_known_later) and wants_memory(agent.prompt)
+        memory = self._recall(agent, access, llm) if is_known else NO_RECALL
         return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), llm, memory=memory)
+
+    def _recall(self, agent: Agent, access: MemoryAccess, llm: AgentLlm) -> TurnRecall | NoRecall:
+        search = self._search
+        if search is None:
+            return NO_RECALL
+
+        async def look(said: str) -> list[str]:
+            if not access.caller or not access.allows(TrustLevel.EVERYTHING):
+                return []
+            return await search(agent.name, access.caller, said, person=access.person)
+
+        return TurnRecall(look, seconds=llm.recall_seconds)
 
     async def _of_another_node(self, digest: str) -> Responder | None:
         found = await self._bearers.find_bearer(digest)

@@ -112,7 +112,7 @@ def read_conversation(data: Mapping[str, Any]) -> HostedConversation:
         is_call=not is_text and source not in _UNKNOWN_SOURCES,
         attributes={"user_id": user_id, **attributes} if user_id else attributes,
         sip_headers={name.lower(): str(value) for name, value in headers.items()},
-        call_token=_text(variables.get(CALL_TOKEN)),
+        call_token=read_text(variables.get(CALL_TOKEN)),
     )
 
 

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.llm.chat import ChatEvent
 from gateway.llm.completions_codec import ChunkWriter, MalformedChatRequest, completion, read_request
+from gateway.llm.responder import Responder
 from gateway.llm.responder_factory import EndpointTokens
 from gateway.web.auth import GuessThrottle, bearer_token
 from gateway.web.request import read_body
@@ -31,23 +32,28 @@ def routes(endpoint_tokens: EndpointTokens, throttle: GuessThrottle) -> list[Rou
         responder = await endpoint_tokens.find(bearer_token(request.headers))
         if responder is None:
             refusal = throttle.refusal(request, "missing or unknown bearer token")
-            return _error(refusal.status_code, refusal.detail, refusal.headers)
-        try:
-            body = await read_body(request, MAX_BODY_BYTES, too_large="the body is larger than 2 MB")
-            parsed = read_request(body)
-        except HTTPException as error:
-            return _error(error.status_code, error.detail)
-        except MalformedChatRequest as problem:
-            return _error(400, str(problem))
-        except ClientDisconnect:
-            return Response(status_code=400)
-        events = responder.answer(parsed.request)
-        if parsed.streamed:
-            writer = ChunkWriter(responder.agent, with_usage=parsed.with_usage)
-            return _StreamedResponse(_chunks(events, writer), "text/event-stream")
-        return _StreamedResponse(_whole(events, responder.agent), "application/json")
+            return error_response(refusal.status_code, refusal.detail, refusal.headers)
+        return await respond(request, responder)
 
     return [Route("/v1/chat/completions", complete, methods=["POST"])]
+
+
+async def respond(request: Request, responder: Responder, *, usage_apart: bool = False) -> Response:
+    """The responder's answer to a chat completion. `usage_apart`: see `ChunkWriter`."""
+    try:
+        body = await read_body(request, MAX_BODY_BYTES, too_large="the body is larger than 2 MB")
+        parsed = read_request(body)
+    except HTTPException as error:
+        return error_response(error.status_code, error.detail)
+    except MalformedChatRequest as problem:
+        return error_response(400, str(problem))
+    except ClientDisconnect:
+        return Response(status_code=400)
+    events = responder.answer(parsed.request)
+    if parsed.streamed:
+        writer = ChunkWriter(responder.agent, with_usage=parsed.with_usage, usage_apart=usage_apart)
+        return _StreamedResponse(_chunks(events, writer), "text/event-stream")
+    return _StreamedResponse(_whole(events, responder.agent), "application/json")
 
 
 class _StreamedResponse(StreamingResponse):
@@ -91,7 +97,7 @@ async def _whole(events: AsyncGenerator[ChatEvent, None], model: str) -> AsyncGe
         yield completion([event async for event in events], model)
 
 
-def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """In the format of the OpenAI API."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return JSONResponse({"error": error}, status, headers)

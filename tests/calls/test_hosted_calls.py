@@ -33,6 +33,10 @@ class Store:
         await self._obey()
         self.values[name] = value
 
+    async def delete(self, name):
+        await self._obey()
+        return self.values.pop(name, None) is not None
+
     async def _obey(self):
         if self.hangs:
             await asyncio.Event().wait()
@@ -74,7 +78,7 @@ def hosted(folder, store, finalizer, memory=Remembers, allowed=(CALLER, "*")):
     (folder / "p.md").write_text("{{memory}}")
     tables = {"maya": {"prompt": "p.md", "elevenlabs_agent": "agent_1"}}
     agents = AgentDirectory(tables, folder)
-    token, timeouts = Secret("admin-token-of-the-tests"), HostedTimeouts(store=0.05, stored=0.2)
+    token, timeouts = Secret("admin-token-of-the-tests"), HostedTimeouts(store=0.05, token=0.05, stored=0.2)
     return HostedCalls(agents, AllowList(frozenset(allowed)), memory(), finalizer, store, token, timeouts)
 
 
@@ -100,8 +104,9 @@ async def test_what_is_stored_is_sealed_and_without_memory(calls, store):
     call = await calls.prepare(agent, "CA1", CALLER, Attestation.FULL)
     await asyncio.sleep(0)
     assert call.token and call.caller == CALLER
-    [sealed] = store.values.values()
-    assert CALLER.encode() not in sealed and b"CA1" not in sealed
+    for name, sealed in store.values.items():
+        assert CALLER.encode() not in sealed and b"CA1" not in sealed
+        assert call.token not in name and call.token.encode() not in sealed
     again = await calls.prepared("CA1")
     assert (again.token, again.caller, again.memory) == (call.token, CALLER, "")
 
@@ -177,3 +182,44 @@ async def test_without_memory_nothing_is_kept(tmp_path, store, finalizer):
     calls = hosted(tmp_path, store, finalizer, NoMemoryServices)
     assert await calls.finish("elevenlabs", reported())
     assert finalizer.submitted == []
+
+
+# During the call
+
+
+@pytest.mark.parametrize("key", ["CA1", ""])
+async def test_token_opens_its_call_on_every_node(tmp_path, store, finalizer, key):
+    one, other = hosted(tmp_path, store, finalizer), hosted(tmp_path, store, finalizer)
+    made = await one.prepare(one.agent("agent_1"), key, CALLER, Attestation.FULL)
+    await asyncio.sleep(0)
+    found = await other.with_token(made.token)
+    assert (found.agent, found.caller, found.level) == ("maya", CALLER, TrustLevel.EVERYTHING)
+    for wrong in ("", "wrong", made.token[:-1], "CA1"):
+        assert await other.with_token(wrong) is None
+    store.hangs = True
+    assert await other.with_token(made.token) is None
+
+
+@pytest.mark.parametrize("sent_back", [True, False])
+async def test_report_ends_the_token_and_keeps_the_state(calls, store, finalizer, sent_back):
+    made = await calls.prepare(calls.agent("agent_1"), "" if sent_back else "CA1", CALLER, Attestation.FULL)
+    await asyncio.sleep(0)
+    await calls.keep_state(made.token, {"booked": "Monday"})
+    assert not any(b"Monday" in value for value in store.values.values())
+    await calls.finish("elevenlabs", reported(call_token=made.token if sent_back else ""))
+    [session] = finalizer.submitted
+    assert (session.state, session.trust) == ({"booked": "Monday"}, TrustLevel.EVERYTHING)
+    assert await calls.with_token(made.token) is None
+    assert await calls.state(made.token) == {}
+
+
+async def test_state_waits_for_a_report_that_is_stored(calls, finalizer):
+    made = await calls.prepare(calls.agent("agent_1"), "CA1", CALLER, Attestation.FULL)
+    await asyncio.sleep(0)
+    await calls.keep_state(made.token, {"booked": "Monday"})
+    finalizer.failure = StoreUnavailable("away")
+    assert not await calls.finish("elevenlabs", reported())
+    assert await calls.with_token(made.token) is None  # the call is over all the same
+    finalizer.failure = None
+    assert await calls.finish("elevenlabs", reported())
+    assert finalizer.submitted[0].state == {"booked": "Monday"}

@@ -1,5 +1,6 @@
 """
-ElevenLabs: sends initiation and post-call webhooks as it does, and serves register-call and the account's API.
+ElevenLabs: sends initiation and post-call webhooks as it does, serves register-call and the account's API, and uses a
+custom LLM.
 
 The official SDK's types check what the gateway answers and sends, and what this simulator sends.
 """
@@ -10,7 +11,8 @@ import hmac
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import httpx
@@ -18,6 +20,7 @@ from elevenlabs.types import (
     ConversationInitiationClientDataRequestInput,
     GetConversationResponseModel,
 )
+from openai.types.chat import ChatCompletionChunk
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -35,6 +38,66 @@ STARTED = 1760000000
 
 class CallDidNotStart(Exception):
     """What ElevenLabs answers to client data that its agent does not accept."""
+
+
+class LlmProblem(Exception):
+    """A custom LLM's answer that ElevenLabs could not use."""
+
+
+def system_tool(name: str, *arguments: str) -> dict[str, Any]:
+    """One of ElevenLabs' own tools, as a custom LLM gets it."""
+    properties = {argument: {"type": "string"} for argument in arguments}
+    parameters = {"type": "object", "properties": properties, "required": []}
+    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
+
+
+END_CALL = system_tool("end_call", "reason", "message")
+SKIP_TURN = system_tool("skip_turn", "reason")
+
+
+@dataclass
+class LlmAnswer:
+    """A streamed answer, read as strictly as OpenAI's own client does, and a bit more."""
+
+    offered: frozenset[str]
+    text: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    finish_reason: str | None = None
+    usage: int | None = None
+    is_done: bool = False
+
+    def read(self, line: str) -> None:
+        if not line:
+            return
+        if self.is_done or not line.startswith("data: "):
+            raise LlmProblem(f"a line that is not expected: {line}")
+        if line == "data: [DONE]":
+            self.is_done = True
+            return
+        chunk = ChatCompletionChunk.model_validate_json(line.removeprefix("data: "))
+        if chunk.usage is not None:
+            if chunk.choices:
+                raise LlmProblem("usage in a chunk with choices")
+            self.usage = chunk.usage.total_tokens
+            return
+        [choice] = chunk.choices
+        if self.finish_reason is not None:
+            raise LlmProblem("a chunk after the last one")
+        self.finish_reason, delta = choice.finish_reason, choice.delta
+        self.text += delta.content or ""
+        for call in delta.tool_calls or ():
+            if call.index == len(self.calls):
+                self.calls.append((call.function.name, ""))
+            name, arguments = self.calls[call.index]
+            self.calls[call.index] = name, arguments + (call.function.arguments or "")
+
+    def check(self) -> None:
+        if not self.is_done or self.finish_reason != ("tool_calls" if self.calls else "stop"):
+            raise LlmProblem(f"ended with {self.finish_reason}")
+        if unknown := {name for name, _ in self.calls} - self.offered:
+            raise LlmProblem(f"tools that were not offered: {unknown}")
+        if re.search(r"\.\.\.(?! )", self.text):
+            raise LlmProblem("buffer words without a blank")
 
 
 def signature(body: bytes, secret: str = WEBHOOK_SECRET, at: float | None = None) -> str:
@@ -87,6 +150,8 @@ class FakeElevenLabs:
         self.account.agents[AGENT_ID] = hosted_agent(AGENT_ID, prompt)
         self.url = ""
         self.gateway_url = ""
+        self.variables: dict[str, Any] = {}
+        """Of the conversation that began last."""
         self.registered: list[dict[str, Any]] = []
         self.answer: Response | None = None
         """Instead of TwiML."""
@@ -128,7 +193,7 @@ class FakeElevenLabs:
         ConversationInitiationClientDataRequestInput.model_validate(data)
         if set(data) - {"dynamic_variables", "user_id", "custom_llm_extra_body"}:
             raise CallDidNotStart("an override that the agent does not allow")
-        variables = data["dynamic_variables"]
+        self.variables = variables = data["dynamic_variables"]
         if any(name.startswith("system__") or not isinstance(value, str | int | float | bool)
                for name, value in variables.items()):  # fmt: skip
             raise CallDidNotStart("a reserved name, or a value that is not a scalar")
@@ -139,6 +204,54 @@ class FakeElevenLabs:
             return str(variables[match[1]])
 
         return re.sub(r"\{\{(\w+)\}\}", value, self.prompt)
+
+    # Custom LLM
+
+    def llm_request(
+        self, said: str, *, key: str, tools: Sequence[Mapping[str, Any]] = (), headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """
+        The request for an answer to these words of the caller, as arguments for httpx.
+
+        The agent is configured with the headers X-Call-Token and X-Caller, from variables of the conversation.
+        """
+        body: dict[str, Any] = {
+            "model": "maya",
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": 0.5,
+            "max_tokens": 5000,
+            "messages": [
+                {"role": "system", "content": "You answer for the harbour."},
+                {"role": "assistant", "content": "Hello."},
+                {"role": "user", "content": said},
+            ],
+            "parallel_tool_calls": False,
+            "user_id": "caller:+12025550143",
+            "elevenlabs_extra_body": {"caller": "+12025550143"},
+        }
+        if tools:
+            body["tools"] = list(tools)
+        resolved = {"X-Call-Token": self.variables.get("secret__call_token", ""), "X-Caller": "+12025550143"}
+        sent = {"Authorization": f"Bearer {key}", **resolved, **(headers or {})}
+        url = f"{self.gateway_url}/elevenlabs/llm/chat/completions"
+        return {"method": "POST", "url": url, "json": body, "headers": sent}
+
+    async def thinks(self, said: str, **options: Any) -> LlmAnswer:
+        """The answer of the custom LLM. Raises LlmProblem."""
+        request = self.llm_request(said, **options)
+        offered = frozenset(tool["function"]["name"] for tool in request["json"].get("tools", ()))
+        answer = LlmAnswer(offered)
+        async with self.http.stream(**request) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise LlmProblem(f"status {response.status_code}: {response.json()['error']['message']}")
+            if not response.headers["content-type"].startswith("text/event-stream"):
+                raise LlmProblem(response.headers["content-type"])
+            async for line in response.aiter_lines():
+                answer.read(line)
+        answer.check()
+        return answer
 
     # Register-call
 

@@ -176,3 +176,11 @@ async def test_tokens_of_an_erased_caller_are_deleted(table, store):
     assert await store.run(lambda connection: forget_bound_tokens(connection, "maya", ANA)) == 1
     assert await store.run(lambda connection: forget_bound_tokens(connection, "", BEN)) == 2
     assert sorted((token.agent, token.caller) for token in await table.tokens()) == [("", ""), ("otto", ANA)]
+
+
+async def test_llm_token_is_bound_to_an_agent_alone(table):
+    token, _ = await table.create(TokenScope.LLM, agent="maya")
+    assert (token.agent, token.caller) == ("maya", "")
+    for wrong in ({}, {"agent": "maya", "caller": ANA}):
+        with pytest.raises(ValueError, match="^a token with the scope llm is bound to an agent; "):
+            await table.create(TokenScope.LLM, **wrong)

@@ -231,3 +231,11 @@ def test_completion_without_text_is_whole(events, content):
     ChatCompletion.model_validate(answer)
     assert answer["choices"][0]["message"]["content"] == content
     assert "usage" not in answer
+
+
+def test_usage_may_have_its_own_chunk():
+    writer = ChunkWriter("claude-haiku-5-5", with_usage=True, usage_apart=True)
+    stream = [writer.start(), writer.write(Usage(9, 4, 2)), writer.write(Finished("stop")), writer.end()]
+    *_, finish, usage = chunks_of(b"".join(stream))
+    assert finish["choices"][0]["finish_reason"] == "stop" and "usage" not in finish
+    assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 13)

@@ -24,6 +24,7 @@ NOT_LOGGED = {
     "POST /telnyx/webhook": "carrier",
     "POST /elevenlabs/initiation": "voice engine",
     "POST /elevenlabs/post-call": "voice engine",
+    "POST /elevenlabs/llm/chat/completions": "voice engine",
     "POST /vapi/server": "voice engine",
     "POST /retell/inbound": "voice engine",
     "POST /retell/events": "voice engine",

@@ -72,9 +72,11 @@ async def test_unset_keys_open_nothing(store):
 
 
 @pytest.mark.parametrize("scope", TokenScope)
-@pytest.mark.parametrize("needed", [(), (READ,), (STORE, READ), (TokenScope.MCP,), (TokenScope.OUTBOUND,)])
+@pytest.mark.parametrize(
+    "needed", [(), (READ,), (STORE, READ), (TokenScope.MCP,), (TokenScope.OUTBOUND,), (TokenScope.LLM,)]
+)
 async def test_scope_decides(auth, store, scope, needed):
-    token, text = await TokenTable(store).create(scope)
+    token, text = await TokenTable(store).create(scope, agent="maya" if scope is TokenScope.LLM else "")
     asked = request(authorization=f"Bearer {text}")
     if scope in (TokenScope.ADMIN, *needed):
         assert (await auth.admit(asked, *needed)).actor == asked.state.actor == token.id
