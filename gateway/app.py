@@ -107,6 +107,7 @@ from gateway.web.sessions import LiveEventsEndpoint
 from gateway.web.softphone import PhonePages, SoftphoneEndpoint, TokenCodec
 from gateway.web.telnyx import TelnyxEndpoint
 from gateway.web.twilio import TwilioEndpoint
+from gateway.web.widget import WidgetEndpoint
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import ConnectionLimits
@@ -585,6 +586,7 @@ async def routes(
     stack.push_async_callback(telnyx.close)
     live = LiveEventsEndpoint(resources.call_events, resources.levels, auth)
     softphone = SoftphoneEndpoint(manager, public, auth, TokenCodec(token), resources.sharing.store)
+    widget = WidgetEndpoint(softphone, live, resources.sharing.store, [agent.name for agent in config.agents])
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)
     notes = CallerNotes(visible, services.eraser.erase_caller)
@@ -603,6 +605,7 @@ async def routes(
         *HostedAgentsEndpoint(elevenlabs.calls, Retell(settings.retell_api_key), auth.throttle).routes(),
         *outbound.routes(),
         *softphone.routes(),
+        *widget.routes(),
         *chat_completions.routes(services.agent_llms.endpoint_tokens, auth.throttle),
         *hosted_llm.routes(hosted, auth),
         *documents.routes(visible, EntityReader(visible), auth),

@@ -77,6 +77,8 @@ class ManagedCall:
     access: MemoryAccess = field(default_factory=MemoryAccess)
     order: OutboundCall | None = None
     """The request, if the gateway placed this call."""
+    user_name: str = ""
+    """The caller's name, as a website reports it."""
     session: VoiceSession | None = None
     """Exists from the start for a caller who is remembered, and for every call once it is answered."""
     session_id: str = field(default_factory=new_session_id)
@@ -122,8 +124,8 @@ class ManagedCall:
             header["number"],
             MemoryAccess(TrustLevel(header["tier"])),
             order,
-            recovered.session,
-            recovered.session.id,
+            session=recovered.session,
+            session_id=recovered.session.id,
         )
 
     @classmethod
@@ -135,12 +137,13 @@ class ManagedCall:
             record.account_id,
             session.caller if session is not None else record.caller,
             record.called,
-            speaker(agents, record.called, order),
+            speaker(agents, record.called, order, record.user_name),
             record.media_url,
             record.state,
             record.number,
             MemoryAccess(TrustLevel(record.tier)),
             order,
+            record.user_name,
             session,
             session.id if session is not None else new_session_id(),
             record.token,
@@ -249,6 +252,7 @@ class ManagedCall:
             self.number,
             self.access.level,
             self.order.as_json() if self.order is not None else None,
+            self.user_name,
         )
 
     def recording_header(self, session: VoiceSession) -> dict[str, object]:

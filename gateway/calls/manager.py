@@ -263,35 +263,42 @@ class CallManager:
         trunk: str = "",
         vouched: bool = False,
         order: OutboundCall | None = None,
+        user_identity: str = "",
+        user_name: str = "",
     ) -> ManagedCall | Refusal:
         """
         Accept or refuse an incoming call. A repeated webhook gets the same answer.
 
         `vouched`: the operator admits this caller, whatever the number. `order`: the call is an outbound one that was
-        answered. `trunk`: the SIP domain or connection over which the call came.
+        answered. `trunk`: the SIP domain or connection over which the call came. `user_identity`, `user_name`: the user
+        of a website that vouches for them.
 
         Memory starts to load here, before the media socket opens, as far as the attestation allows.
         """
         if call := self._table.get(key):
             return Refusal.OVER if call.awaits_stream else call
         number = caller_id(caller)
-        refusal = self._refusal(key, number, vouched=vouched) or await self._claim(key, number, limited=order is None)
+        agent = speaker(self._agents, called, order, user_name)
+        identity = identifier(
+            agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes, user_identity=user_identity
+        )
+        party = identity if user_identity else number
+        refusal = self._refusal(key, number, vouched=vouched) or await self._claim(key, party, limited=order is None)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.labels(key[0], refusal.name.lower().replace("_", " ")).inc()
             events = self._calls.publisher.call("", "", number, key[0], kept=self._calls.has_memory)
             events.publish("refused", called=called, reason=str(refusal))
             return refusal
-        agent = speaker(self._agents, called, order)
-        identity = identifier(agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes)
         call = ManagedCall(key, account_id, identity, called, agent, media_url, number=number, order=order)
+        call.user_name = user_name
         call.open_token(self._now() + self._timeouts.token)
         if order is not None:
             call.session_id = order.session_id
         logs.set_call(call.session_id)
         listed = self._allowed.lists(number)
         via = trunk if identity.startswith("sip_header:") else None
-        call.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed, trunk=via)
+        call.access.level = agent.trust.level(attestation, withheld=not party, allow_listed=listed, trunk=via)
         call.access.proven = attestation is Attestation.FULL if via is None else via in agent.trust.trusted_trunks
         self._calls.prepare(call)
         call.session = self._calls.session(call)
@@ -329,26 +336,31 @@ class CallManager:
             return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
         return None if self._calls.has_engine else Refusal.NO_ENGINE
 
-    async def _claim(self, key: CallKey, number: str, *, limited: bool) -> Refusal | None:
-        """Count one more call, over all nodes. Returns the limit that it would exceed; a withheld number has none."""
-        if limited and (refusal := self._limit_reached(number)) is not None:
+    async def _claim(self, key: CallKey, party: str, *, limited: bool) -> Refusal | None:
+        """
+        Count one more call, over all nodes. Returns the limit that it would exceed.
+
+        `party` is a number, or the identifier of a website's user. A withheld number has no limit.
+        """
+        if limited and (refusal := self._limit_reached(party)) is not None:
             return refusal
-        groups = {name: limit * limited for name, limit in self._groups(number).items()}
+        groups = {name: limit * limited for name, limit in self._groups(party).items()}
         return _limit_of(await self._cluster.claim(key, groups))
 
-    def _groups(self, number: str) -> dict[str, int]:
-        """The groups of calls in which a call of this number counts, with their limits."""
-        groups = {ALL_CALLS: self._admission.max_calls, number: self._admission.calls_per_caller}
+    def _groups(self, party: str) -> dict[str, int]:
+        """The groups of calls in which a call of this party counts, with their limits."""
+        groups = {ALL_CALLS: self._admission.max_calls, party: self._admission.calls_per_caller}
         return {name: limit for name, limit in groups.items() if name}
 
-    def _limit_reached(self, number: str) -> Refusal | None:
+    def _limit_reached(self, party: str) -> Refusal | None:
         """The limit of this node's own calls that one more would exceed."""
         now = self._now()
         self._dialling = {order: call for order, call in self._dialling.items() if call[1] > now}
-        numbers = [*(call.number for call in self._table), *(dialled for dialled, _ in self._dialling.values())]
-        if 0 < self._admission.max_calls <= len(numbers):
+        live = [call.number or call.caller for call in self._table]
+        parties = [*live, *(dialled for dialled, _ in self._dialling.values())]
+        if 0 < self._admission.max_calls <= len(parties):
             return Refusal.FULL
-        if number and 0 < self._admission.calls_per_caller <= numbers.count(number):
+        if party and 0 < self._admission.calls_per_caller <= parties.count(party):
             return Refusal.CALLER_BUSY
         return None
 

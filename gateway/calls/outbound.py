@@ -46,9 +46,12 @@ class OutboundCall:
         return cls(**stored) if stored else None
 
 
-def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> Agent:
-    """The agent of a call. For an outbound one, its prompt contains the reason for the call."""
+def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None, user_name: str = "") -> Agent:
+    """The agent of a call. Its prompt contains the reason for an outbound one, and the name of a website's user."""
     agent = agents.answering(called)
+    if user_name:
+        about = f"The caller is logged in to the website as {user_name}."
+        return replace(agent, prompt=f"{agent.prompt.rstrip()}\n\n{about}")
     if order is None:
         return agent
     return replace(agent, prompt=with_context(agent.prompt, order.context), greeting=order.greeting or agent.greeting)

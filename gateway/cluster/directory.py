@@ -87,6 +87,7 @@ class CallRecord:
     tier: int = 0
     order: Mapping[str, Any] | None = None
     """The request, if the gateway placed this call."""
+    user_name: str = ""
 
     @property
     def awaits_media(self) -> bool:
@@ -361,7 +362,7 @@ class CallDirectory:
         async def write() -> None:
             if record := self._mine.get(key):
                 await self._change(replace(record, state=CallState.ENDED, token=""))
-                await self._release_claims(key, (ALL_CALLS, record.number))
+                await self._release_claims(key, (ALL_CALLS, record.number, record.caller))
 
         self.post(write)
 

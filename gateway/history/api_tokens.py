@@ -49,6 +49,7 @@ class TokenScope(StrEnum):
     OUTBOUND = "outbound"
     LLM = "llm"
     """Answers of one agent, for a platform that hosts it. No caller's memory: that needs the token of a call."""
+    WIDGET = "widget"
 
 
 @dataclass(frozen=True)

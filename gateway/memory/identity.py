@@ -38,6 +38,10 @@ class IdentifierSource:
     name: str
 
 
+USER_IDENTITY: Final = IdentifierSource("integration_attribute", "user_identity")
+"""Identifiers of users whom a website has authenticated."""
+
+
 def _must(is_valid: Callable[[Any], bool], problem: str) -> BeforeValidator:
     def check(value: Any) -> Any:
         if not is_valid(value):
@@ -106,14 +110,18 @@ def identifier(
     sip_headers: Mapping[str, str] = _NOTHING,
     attributes: Mapping[str, str] = _NOTHING,
     state: Mapping[str, Any] = _NOTHING,
+    user_identity: str = "",
 ) -> str:
     """
     The key of this caller's memory; ANONYMOUS if nothing may be stored or read.
 
     `number` is in any spelling of a carrier, `sip_headers` have lower-case names, `attributes` are stream parameters
-    and those of an outbound call. `state` may change during a call, and the result with it.
+    and those of an outbound call. `state` may change during a call, and the result with it. `user_identity` is the id
+    of a user whom a website has authenticated; it is never taken for a number.
     """
     source = settings.identifier_source
+    if user_identity:
+        source, attributes, number = USER_IDENTITY, {USER_IDENTITY.name: user_identity}, ""
     if source is not None:
         places = {"sip_header": sip_headers, "integration_attribute": attributes, "state": state}
         given = _text(places[source.kind].get(source.name))

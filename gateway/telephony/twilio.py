@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Final
 from xml.sax.saxutils import escape, quoteattr
 
@@ -65,6 +66,10 @@ class SoftphoneCodec(TwilioCodec):
     """The gateway's own softphone, in a browser or a terminal. It uses Twilio's media protocol without an account."""
 
     name: ClassVar[str] = "softphone"
+
+    def _started(self, message: Message, start: Message) -> StreamStarted:
+        """Without parameters: the page of a guest could name another caller in them."""
+        return replace(super()._started(message, start), parameters={})
 
 
 # TwiML

@@ -8,7 +8,7 @@ Actions also need the token of one of our own forms, and an Origin header with o
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,7 +23,7 @@ from gateway.web.audit import audit_note
 from gateway.web.auth import Authenticator
 from gateway.web.dashboard.html import Pages, static_file
 from gateway.web.login_sessions import SESSION_SECONDS, LoginSession, LoginSessions
-from gateway.web.request import Handler, PublicUrl, read_body
+from gateway.web.request import Handler, PublicUrl, read_form
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -42,7 +42,9 @@ HEADERS: Final = {
 _USED_LINK: Final = "This login link has been used or has expired. Run `gateway login-link` for a new one"
 _COOKIE: Final = "gateway_visit"
 _MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_PUBLIC_FILES: Final = ("style.css", "icon.svg", "login.js", "transcript.js", "phone.js", "phone-audio.js")
+_PUBLIC_FILES: Final = (
+    *("style.css", "icon.svg", "login.js", "transcript.js", "phone-line.js", "phone.js", "phone-audio.js"),
+)
 """What the login page and the phone page for guests need."""
 _FILES: Final = (*_PUBLIC_FILES, "page.js", "player.js", "live.js")
 
@@ -109,7 +111,7 @@ class LoginGuard:
         async def endpoint(request: Request) -> Response:
             session = await self._require_login(request)
             self._check_origin(request)
-            form = await _form(request)
+            form = await read_form(request)
             if not is_same(form.get("form_token", ""), session.form_token):
                 raise HTTPException(403, "This form has expired. Go back, reload the page and try again.")
             return await act(request, session, form)
@@ -147,7 +149,7 @@ class LoginGuard:
 
         async def endpoint(request: Request) -> Response:
             self._check_origin(request)
-            return await act(request, await _form(request))
+            return await act(request, await read_form(request))
 
         return self.public(endpoint)
 
@@ -203,7 +205,7 @@ class LoginGuard:
     async def _log_in(self, request: Request) -> Response:
         if request.method == "POST":
             self._check_origin(request)
-            return await self._log_in_with_token(request, (await _form(request)).get("token", "").strip())
+            return await self._log_in_with_token(request, (await read_form(request)).get("token", "").strip())
         if request.method == "HEAD" or not request.query_params:  # HEAD: the preview of a link must not use its code
             return await self.html("login.html", None, problem="")
         session = await self._sessions.open_by_link(request.query_params.get("code", ""))
@@ -272,14 +274,6 @@ async def _only_get(request: Request, session: LoginSession) -> Response:
     if request.method != "GET":
         raise HTTPException(405, "Only GET is allowed here.")
     return Response(status_code=204)
-
-
-async def _form(request: Request) -> dict[str, str]:
-    body = await read_body(request)
-    try:
-        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
-    except ValueError:
-        raise HTTPException(400, "The form is not valid.") from None
 
 
 # Sealed values

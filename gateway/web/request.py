@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -141,6 +141,15 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES, *, too_la
     except ClientDisconnect:
         raise HTTPException(400, "incomplete body") from None
     return bytes(body)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form. Raises HTTPException."""
+    body = await read_body(request)
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
+    except ValueError:
+        raise HTTPException(400, "The form is not valid.") from None
 
 
 async def read_json(request: Request) -> dict[str, Any]:

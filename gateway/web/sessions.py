@@ -33,6 +33,8 @@ MAX_CALLS: Final = 1000
 LIVE_PATH: Final = "/v1/live"
 
 _EVENT_FILTERS: Final = ("session", "caller", "agent", "event")
+_WORDS: Final = frozenset({"event", "speaker", "text", "answer", "heard", "unheard"})
+"""The fields of a transcript."""
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -133,12 +135,21 @@ class LiveEventsEndpoint:
         filters = {name: query[name] for name in _EVENT_FILTERS if query.get(name)}
         await self._stream(scope, receive, send, filters, self._levels if query.get("levels") == "1" else None)
 
-    async def stream_of(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """The events of one call."""
-        await self._stream(scope, receive, send, {"session": session_id}, None)
+    async def stream_of(
+        self, session_id: str, scope: Scope, receive: Receive, send: Send, *, words_only: bool = False
+    ) -> None:
+        """The events of one call. `words_only`: only its transcript, which names neither caller nor functions."""
+        filters = {"session": session_id, **({"event": "turn,interruption"} if words_only else {})}
+        await self._stream(scope, receive, send, filters, None, _WORDS if words_only else None)
 
     async def _stream(
-        self, scope: Scope, receive: Receive, send: Send, filters: Mapping[str, str], levels: LevelMeters | None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        filters: Mapping[str, str],
+        levels: LevelMeters | None,
+        fields: frozenset[str] | None = None,
     ) -> None:
         """Until the reader disconnects or is too slow, or the server stops."""
         since = Headers(scope=scope).get("Last-Event-ID") or QueryParams(scope["query_string"]).get("since", "")
@@ -146,7 +157,7 @@ class LiveEventsEndpoint:
             cursor = _cursor(since)
         except ValueError as error:
             return await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)
-        stream = _Stream(self._call_events, levels, send, self._timeouts, filters)
+        stream = _Stream(self._call_events, levels, send, self._timeouts, filters, fields)
         async with levels.watched() if levels is not None else contextlib.nullcontext():
             running = asyncio.ensure_future(stream.run(cursor))
             leaving = asyncio.ensure_future(_disconnect(receive))
@@ -175,7 +186,9 @@ class _Stream:
         send: Send,
         timeouts: LiveTimeouts,
         filters: Mapping[str, str],
+        fields: frozenset[str] | None,
     ) -> None:
+        self._fields = fields
         self._call_events = call_events
         self._levels = levels
         self._send = send
@@ -200,12 +213,17 @@ class _Stream:
                 continue
             if entries:
                 cursor = entries[-1][0]
-            chosen = [_encode(at, event) for at, event in entries if self._matches(event)]
+            chosen = [_encode(at, self._shown(event)) for at, event in entries if self._matches(event)]
             if text := "".join(chosen) + self._level_event():
                 await self._write(text)
                 await asyncio.sleep(self._timeouts.batch)
             elif self._clock() - self._wrote_at >= self._timeouts.heartbeat:
                 await self._write(f"id: {cursor}\n: beat\n\n")
+
+    def _shown(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._fields is None:
+            return event
+        return {name: value for name, value in event.items() if name in self._fields}
 
     def _level_event(self) -> str:
         """An event without an id: a reader can't resume from it."""

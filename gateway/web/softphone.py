@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import orjson
 from starlette.datastructures import Headers
@@ -66,12 +66,23 @@ class CallRequest:
 
     caller: str = ""
     called: str = ""
+    user_identity: str = ""
+    """The id of a website's user."""
+    user_name: str = ""
 
     def __post_init__(self) -> None:
         if self.caller and e164(self.caller) is None:
             raise HTTPException(400, "caller must be a phone number like +12025550143, or omitted")
         if len(self.called) > _MAX_NAME:
             raise HTTPException(400, "called must be a phone number or an agent's name")
+
+
+class CallRefused(HTTPException):
+    """503. The text is for the operator."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(503, str(refusal))
+        self.is_busy = refusal.is_limit
 
 
 class SoftphoneEndpoint:
@@ -95,8 +106,12 @@ class SoftphoneEndpoint:
         handlers = {PATH: self._post_call, f"{PATH}/links": self._post_link}
         return [Route(path, json_endpoint(handle, self.auth), methods=["POST"]) for path, handle in handlers.items()]
 
-    async def place_call(self, request: Request, call: CallRequest) -> dict[str, Any]:
-        """Admit the call; return what the phone needs to open its media socket. Raises HTTPException."""
+    async def place_call(self, request: Request, call: CallRequest, origin: str = "") -> dict[str, Any]:
+        """
+        Admit the call; return what the phone needs to open its media socket. Raises HTTPException.
+
+        `origin`: the website that may follow the call.
+        """
         note = audit_note()
         note.caller, call_id = call.caller, f"PH{uuid.uuid4().hex}"
         pending = await self._manager.accept(
@@ -107,12 +122,14 @@ class SoftphoneEndpoint:
             account_id=SOFTPHONE_ACCOUNT,
             attestation=Attestation.FULL,
             vouched=True,
+            user_identity=call.user_identity,
+            user_name=call.user_name,
         )
         if isinstance(pending, Refusal):
-            raise HTTPException(503, str(pending))
+            raise CallRefused(pending)
         note.session, note.agent = pending.session_id, pending.agent.name
         expires, trust = int(time.time()) + WATCH_SECONDS, int(pending.access.level)
-        watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, expires, trust)
+        watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, expires, trust, origin)
         return {
             "call_id": call_id,
             "account_id": SOFTPHONE_ACCOUNT,
@@ -129,14 +146,14 @@ class SoftphoneEndpoint:
             return MEDIA_PATH
         return f"{MEDIA_PATH}?pass={self.tokens.seal(MediaPass(int(time.time() + CallTimeouts().token)))}"
 
-    async def place_guest_call(self, request: Request, link: "GuestLink") -> dict[str, Any]:
-        """Place the one call of a guest link. Raises HTTPException."""
+    async def place_one_call(self, request: Request, link: "GuestLink | WidgetToken") -> dict[str, Any]:
+        """Place the one call of a guest link or a widget's token. Raises HTTPException."""
         key = f"phone-link:{link.number}"
         try:
             if not await self._store.add(key, b"", LINK_SECONDS):
                 raise HTTPException(403, "This link has already been used. Ask for a new one.")
             try:
-                return await self.place_call(request, CallRequest(link.caller, link.called))
+                return await self.place_call(request, link.call, link.origin)
             except HTTPException:
                 await self._store.delete(key)  # the call was not placed
                 raise
@@ -223,7 +240,7 @@ class PhonePages:
             problem = "This link has expired or is incomplete. Ask for a new one."
             raise self._throttle.refusal(request, problem, status=403)
         audit_note().actor = "guest"
-        return JSONResponse(await self._softphone.place_guest_call(request, link), 201)
+        return JSONResponse(await self._softphone.place_one_call(request, link), 201)
 
     # For both, with a watch token
 
@@ -287,6 +304,30 @@ class GuestLink:
     expires: int
     number: str = field(default_factory=lambda: uuid.uuid4().hex)
 
+    origin: ClassVar[str] = ""
+    """Of the page that may follow the call; empty for our own."""
+
+    @property
+    def call(self) -> CallRequest:
+        return CallRequest(self.caller, self.called)
+
+
+@dataclass(frozen=True)
+class WidgetToken:
+    """The right to place one call from the pages of one website."""
+
+    origin: str
+    caller: str
+    called: str
+    user_identity: str
+    user_name: str
+    expires: int
+    number: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def call(self) -> CallRequest:
+        return CallRequest(self.caller, self.called, self.user_identity, self.user_name)
+
 
 @dataclass(frozen=True)
 class WatchToken:
@@ -297,6 +338,8 @@ class WatchToken:
     caller: str
     expires: int
     trust: int = TrustLevel.NONE
+    origin: str = ""
+    """Of the website whose pages may follow the call; empty for our own."""
 
 
 @dataclass(frozen=True)
@@ -306,16 +349,16 @@ class MediaPass:
     expires: int
 
 
-P = TypeVar("P", GuestLink, WatchToken, MediaPass)
+P = TypeVar("P", GuestLink, WidgetToken, WatchToken, MediaPass)
 
 
 class TokenCodec:
-    """Encrypts guest links, watch tokens and media passes, and reads them back. Times are seconds since 1970."""
+    """Encrypts links and tokens of calls, and reads them back. Times are seconds since 1970."""
 
     def __init__(self, admin_token: Secret) -> None:
         self._sealer = Sealer(admin_token, "phone passes")
 
-    def seal(self, value: GuestLink | WatchToken | MediaPass) -> str:
+    def seal(self, value: GuestLink | WidgetToken | WatchToken | MediaPass) -> str:
         return self._sealer.seal_text(orjson.dumps(asdict(value)), type(value).__name__)
 
     def read(self, kind: type[P], token: str, now: float) -> P | None:

@@ -39,6 +39,9 @@ NOT_LOGGED = {
     "POST /live/events": "answers only GET",
     "POST /v1/live": "answers only GET",
     "POST /phone/events": "answers only GET",
+    "POST /v1/widget/tokens": "one for each call of a website's user",
+    "POST /widget/call": "a call",
+    "POST /widget/events": "changes nothing",
 }
 
 

@@ -22,6 +22,7 @@ SCOPES: Final = {
     TokenScope.MCP: "personas and memory for MCP clients",
     TokenScope.OUTBOUND: "place outbound calls",
     TokenScope.LLM: "answers of one agent, for ElevenLabs",
+    TokenScope.WIDGET: "calls from a website",
     TokenScope.ADMIN: "everything, including this dashboard",
 }
 PERIODS: Final = {7: "7 days", 30: "30 days", DEFAULT_DAYS: f"{DEFAULT_DAYS} days", 365: "1 year", 0: "No expiry"}

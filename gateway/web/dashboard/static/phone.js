@@ -1,4 +1,4 @@
-// The browser phone: a call over a media socket of the gateway, in the protocol of Twilio Media Streams.
+// The pages of the browser phone. `phone-line.js` has the audio and the media socket.
 "use strict";
 const panel = document.getElementById("phone");
 const part = (name) => panel.querySelector(`[data-part="${name}"]`);
@@ -8,137 +8,9 @@ const audioScript = panel.dataset.audio;
 const guestToken = panel.dataset.guest === undefined ? null : location.hash.slice(1);
 if (guestToken) history.replaceState(null, "", location.pathname);
 
-const MICROPHONE_ERRORS = {
-  NotAllowedError: "Microphone access was denied. Allow it for this page (icon beside the address), then call again.",
-  NotFoundError: "No microphone found. Connect one or select one in the system settings, then call again.",
-  NotReadableError: "Another program is using the microphone. Close it, then call again.",
-  OverconstrainedError: "This microphone is not supported. Select another one, then call again.",
-  SecurityError: "The browser's settings block the microphone for this page.",
-};
 const KEYS = { 1: [697, 1209], 2: [697, 1336], 3: [697, 1477], 4: [770, 1209], 5: [770, 1336], 6: [770, 1477], 7: [852, 1209], 8: [852, 1336], 9: [852, 1477], "*": [941, 1209], 0: [941, 1336], "#": [941, 1477] };
 
 const SPEECH_LEVEL = 0.4; // -40 dB
-
-class CallError extends Error {}
-
-function bytesOf(text) { return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)); }
-function textOf(bytes) { return btoa(String.fromCharCode(...bytes)); }
-
-function withTimeout(promise, message) {
-  return Promise.race([promise, new Promise((_, fail) => setTimeout(() => fail(new CallError(message)), 5000))]);
-}
-
-async function microphone() {
-  if (!navigator.mediaDevices) throw new CallError("Browsers allow the microphone only over https or on http://localhost. Open the page at such an address.");
-  try {
-    const constraints = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
-    return await navigator.mediaDevices.getUserMedia({ audio: constraints });
-  } catch (error) {
-    throw new CallError(MICROPHONE_ERRORS[error.name] || `The microphone failed: ${error.name}.`);
-  }
-}
-
-// Microphone and speaker. `frame` is called 50 times a second, `reached` with each mark that was played, `gone` when the
-// microphone is disconnected.
-class AudioDevice {
-  static async open({ frame, reached, gone }) {
-    const stream = await microphone();
-    const device = new AudioDevice();
-    device.stream = stream;
-    for (const track of stream.getTracks()) track.onended = gone;
-    try {
-      device.context = new AudioContext({ latencyHint: "interactive" });
-      await withTimeout(device.context.resume(), "No speaker found. Connect one, then call again.");
-      await device.context.audioWorklet.addModule(audioScript);
-      device.node = new AudioWorkletNode(device.context, "phone", { numberOfInputs: 1, numberOfOutputs: 1, outputChannelCount: [1] });
-      device.node.port.onmessage = ({ data }) => (data.mark ? reached(data.mark) : frame(data));
-      device.context.createMediaStreamSource(stream).connect(device.node).connect(device.context.destination);
-    } catch (error) {
-      device.close();
-      throw error instanceof CallError ? error : new CallError(`The browser can't play or record audio: ${error.message}`);
-    }
-    return device;
-  }
-
-  post(message) { this.node.port.postMessage(message); }
-
-  tone(frequencies) {
-    const gain = this.context.createGain();
-    gain.gain.value = 0.08;
-    gain.connect(this.context.destination);
-    for (const frequency of frequencies) {
-      const oscillator = this.context.createOscillator();
-      oscillator.frequency.value = frequency;
-      oscillator.connect(gain);
-      oscillator.start();
-      oscillator.stop(this.context.currentTime + 0.12);
-    }
-  }
-
-  close() {
-    for (const track of this.stream.getTracks()) track.stop();
-    if (this.node) this.post({ ended: true });
-    if (this.context) this.context.close();
-  }
-}
-
-// The media socket, in the protocol of Twilio Media Streams.
-class MediaSocket {
-  constructor(call, { media, mark, clear, closed }) {
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    this.stream = `stream-${call.call_id}`;
-    this.socket = new WebSocket(`${scheme}://${location.host}${call.media_path}`);
-    this.socket.onopen = () => {
-      this.send("start", {
-        accountSid: call.account_id, callSid: call.call_id, streamSid: this.stream, tracks: ["inbound"],
-        mediaFormat: { encoding: "audio/x-mulaw", sampleRate: 8000, channels: 1 }, customParameters: { token: call.token },
-      });
-    };
-    this.socket.onmessage = ({ data }) => {
-      const message = JSON.parse(data);
-      if (message.event === "media") media(bytesOf(message.media.payload));
-      else if (message.event === "mark") mark(message.mark.name);
-      else if (message.event === "clear") clear();
-    };
-    this.socket.onclose = closed;
-  }
-
-  send(event, content) {
-    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ event, streamSid: this.stream, [event]: content }));
-  }
-
-  hangUp() {
-    this.send("stop", {});
-    this.socket.close(1000);
-  }
-}
-
-// Reads server-sent events with a token in a header; EventSource would need it in the address.
-async function follow(watchToken, handle, signal) {
-  let since = "";
-  for (;;) {
-    try {
-      const headers = { Authorization: `Bearer ${watchToken}`, ...(since && { "Last-Event-ID": since }) };
-      const response = await fetch("/phone/events", { headers, signal, cache: "no-store" });
-      if (!response.ok) return;
-      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      let rest = "";
-      for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
-        const blocks = (rest + value).split("\n\n");
-        rest = blocks.pop();
-        for (const block of blocks) {
-          const fields = Object.fromEntries(block.split("\n").map((line) => [line.split(":")[0], line.slice(line.indexOf(":") + 1).trim()]));
-          if (fields.id) since = fields.id;
-          if (fields.data) handle(JSON.parse(fields.data));
-          else if (fields.id) handle({ event: "following" });
-        }
-      }
-    } catch (error) {
-      if (signal.aborted) return;
-    }
-    await new Promise((done) => setTimeout(done, 1000));
-  }
-}
 
 async function showMemory(watchToken, heading) {
   const response = await fetch("/phone/memory", { headers: { Authorization: `Bearer ${watchToken}` }, cache: "no-store" });
@@ -170,7 +42,7 @@ class Call {
 
   async place() {
     show("calling", "Opening the microphone…");
-    this.audio = await AudioDevice.open({
+    this.audio = await AudioDevice.open(audioScript, {
       frame: (data) => this.frame(data),
       reached: (name) => this.media?.send("mark", { name }),
       gone: () => this.hangUp("The microphone was disconnected. Connect it, then call again.", true),
@@ -182,7 +54,7 @@ class Call {
     transcript.list.replaceChildren();
     await this.subscribe();
     if (this.ended) return;
-    this.media = new MediaSocket(this.placed, {
+    this.media = new MediaSocket(location.origin, this.placed, {
       media: (audio) => this.audio.post({ audio }),
       mark: (mark) => this.audio.post({ mark }),
       clear: () => this.audio.post({ clear: true }),
@@ -201,7 +73,11 @@ class Call {
   subscribe() {
     return new Promise((ready) => {
       setTimeout(ready, 1000);
-      follow(this.placed.watch, (event) => (event.event === "following" ? ready() : this.handle(event)), this.following.signal).then(ready);
+      const { signal } = this.following;
+      const request = (since) => fetch("/phone/events", {
+        headers: { Authorization: `Bearer ${this.placed.watch}`, ...(since && { "Last-Event-ID": since }) }, signal, cache: "no-store",
+      });
+      follow(request, (event) => (event.event === "following" ? ready() : this.handle(event)), signal).then(ready);
     });
   }
 
