@@ -172,6 +172,8 @@ async def test_softphone_is_as_described(stage: Stage) -> None:
     await client.send("POST", "/v1/phone", content=b"x" * 70_000)
     await client.send("POST", "/v1/phone/links", json={"called": "maya"})
     await client.send("POST", "/v1/phone/links", json={}, headers=WRONG)
+    await client.send("POST", "/v1/widget/tokens", json={"origin": "https://shop.example"})
+    await client.send("POST", "/v1/widget/tokens", json={})
     assert {status for _, status in client.seen} == {201, 400, 401, 413}
 
 
