@@ -229,7 +229,6 @@ class WidgetView {
     root.adoptedStyleSheets = [style];
     this.launch = makeButton("launch", label, "phone", () => this.call());
     this.panel = make("section", "panel");
-    this.panel.setAttribute("role", "group");
     this.panel.setAttribute("aria-label", label);
     this.panel.hidden = true;
     root.append(this.launch, this.panel);
