@@ -82,8 +82,8 @@ svg { width: 20px; height: 20px; fill: none; stroke: currentColor; stroke-width:
 .launch, .again { color: var(--accent-ink); background: var(--accent) }
 .launch { min-height: 56px; padding: 0 24px 0 20px; border-radius: 28px; box-shadow: var(--shadow); max-width: calc(100vw - 32px) }
 .panel {
-  display: grid; gap: 14px; width: 348px; max-width: calc(100vw - 32px); max-height: calc(100vh - 32px); max-height: calc(100dvh - 32px); padding: 16px;
-  grid-template-rows: auto minmax(0, 1fr) auto; background: var(--surface); border: 1px solid var(--line); border-radius: 22px; box-shadow: var(--shadow);
+  display: flex; flex-direction: column; gap: 14px; width: 348px; max-width: calc(100vw - 32px); max-height: calc(100vh - 32px);
+  max-height: calc(100dvh - 32px); padding: 16px; background: var(--surface); border: 1px solid var(--line); border-radius: 22px; box-shadow: var(--shadow);
 }
 .head { display: grid; grid-template-columns: 48px minmax(0, 1fr) auto; gap: 12px; align-items: center }
 .orb { position: relative; display: grid; place-items: center; width: 48px; height: 48px; border-radius: 50%; color: var(--accent-ink); background: var(--accent) }
@@ -109,7 +109,7 @@ h2 { font: inherit; font-weight: 650; overflow-wrap: anywhere }
 .buttons button { flex: 1 }
 .mute[aria-pressed="true"] { border-color: var(--text) }
 .hang-up { color: var(--bad-ink); background: var(--bad) }
-@media (hover: hover) { button:not(:disabled):hover { filter: brightness(1.07) } }
+@media (hover: hover) { button:not(:disabled):hover { filter: brightness(.94) } }
 @media (prefers-reduced-motion: no-preference) {
   .panel { animation: rise .18s ease-out }
   .panel[data-state="starting"] .orb::before { animation: ring 1.3s ease-out infinite }
@@ -272,7 +272,7 @@ class WidgetView {
     try {
       await mine.place();
     } catch (error) {
-      // Without a reason the request itself failed, and the page has no answer to show.
+      // Anything else is a request that failed: there is no network, or the token is for another website.
       mine.end(error instanceof CallError ? (words[error.reason] ? error.reason : "audio") : "unavailable");
     }
   }
