@@ -591,7 +591,7 @@ async def routes(
     visible = VisibleDocuments(resources.store, config.retention)
     notes = CallerNotes(visible, services.eraser.erase_caller)
     hosted = HostedLlm(config.agents, services.agent_llms, services.tools, elevenlabs.calls)
-    mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), auth)
+    mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), auth, elevenlabs.calls)
 
     async def metrics_text() -> str:
         metrics.sample()

@@ -21,6 +21,7 @@ from starlette.requests import HTTPConnection
 from gateway.history.api_tokens import TokenScope, TokenTable
 from gateway.logs import BurstLogger
 from gateway.sealing import is_same
+from gateway.session import TrustLevel
 from gateway.settings import Secret
 from gateway.websocket.port_mux import network
 
@@ -45,6 +46,8 @@ class Access:
     scope: TokenScope
     agent: str = ""
     caller: str = ""
+    call_level: TrustLevel | None = None
+    """For the token of one call: the trust level of the call."""
 
 
 class Authenticator:

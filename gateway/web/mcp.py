@@ -12,17 +12,18 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Protocol, get_args, get_type_hints
 
 import orjson
 from pydantic import Field
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from gateway import extras
+from gateway.calls.hosted_calls import PreparedCall
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.history.api_tokens import TokenScope
 from gateway.history.audit_log import AuditAction, AuditOutcome
@@ -33,9 +34,11 @@ from gateway.memory.stores.documents import Hit, wire_time
 from gateway.memory.visible_documents import CallerNotes
 from gateway.session import TrustLevel
 from gateway.telephony.phone_numbers import e164
+from gateway.tools.builtin import NOT_ALLOWED
 from gateway.tools.schema import FunctionSchema
 from gateway.web.audit import audit_note
-from gateway.web.auth import Access, Authenticator
+from gateway.web.auth import Access, Authenticator, bearer_token
+from gateway.web.hosted_llm import CALL_TOKEN
 from gateway.web.request import admitted
 
 if TYPE_CHECKING:
@@ -48,16 +51,30 @@ MAX_BODY_BYTES: Final = 1_000_000
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _BOUND: Final = ("agent", "caller")
+_CALL_ACTOR: Final = "caller"
+_IN_CALLS: Final = ("memory_search", "memory_remember", "memory_pins", "memory_pin", "memory_unpin")
+"""For the token of a call. To forget everything takes more proof than a number."""
 
 Answer = dict[str, Any]
 ToolMethod = Callable[..., Awaitable[Answer]]
+
+
+class CallTokens(Protocol):
+    """The tokens of calls that another platform carries."""
+
+    async def with_token(self, token: str) -> PreparedCall | None: ...
 
 
 class McpEndpoint:
     """Checks the token, then passes the request to the SDK. `memory` is that of the phone agents."""
 
     def __init__(
-        self, personas: PersonaStore, memory: CallerNotes, pins: PinnedTopicStore, auth: Authenticator
+        self,
+        personas: PersonaStore,
+        memory: CallerNotes,
+        pins: PinnedTopicStore,
+        auth: Authenticator,
+        calls: CallTokens,
     ) -> None:
         persona, notes, topics = _PersonaTool(personas), _MemoryTools(memory), _PinTools(pins)
         methods: list[ToolMethod] = [persona.persona, notes.memory_search, notes.memory_remember, notes.memory_forget]
@@ -65,6 +82,7 @@ class McpEndpoint:
         tools = [_Tool.of(method) for method in methods]
         self._tools = {tool.schema.definition.name: tool for tool in tools}
         self._auth = auth
+        self._calls = calls
         self._server: Server[Any] | None = None
         self._loading = asyncio.Lock()
 
@@ -72,7 +90,7 @@ class McpEndpoint:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        access = await admitted(scope, self._auth, TokenScope.MCP)
+        access = await self._call_access(scope) or await admitted(scope, self._auth, TokenScope.MCP)
         if isinstance(access, Response):
             await access(scope, receive, send)
         elif scope["method"] != "POST":
@@ -86,6 +104,21 @@ class McpEndpoint:
             Request(scope).state.access = access
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
+
+    async def _call_access(self, scope: Scope) -> Access | None:
+        """
+        The access of a call's token, as long as the call lasts.
+
+        Platforms fill a header with the token alone, so `Authorization` may lack its scheme.
+        """
+        request = HTTPConnection(scope)
+        named = request.headers.get(CALL_TOKEN) or request.headers.get("Authorization", "")
+        token = named.strip() if " " not in named.strip() else bearer_token(request.headers)
+        call = await self._calls.with_token(token)
+        if call is None or not call.caller:
+            return None
+        request.state.actor = _CALL_ACTOR
+        return Access(_CALL_ACTOR, TokenScope.MCP, call.agent, call.caller, TrustLevel(call.level))
 
     async def _loaded(self) -> "Server[Any]":
         async with self._loading:
@@ -106,7 +139,8 @@ def _server(tools: Mapping[str, "_Tool"]) -> "Server[Any]":
     async def list_tools(
         context: ServerRequestContext[Any, Request], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        definitions, access = (tool.schema.definition for tool in tools.values()), _access(context)
+        access = _access(context)
+        definitions = (tool.schema.definition for name, tool in tools.items() if _is_offered(name, access))
         listed = [
             types.Tool(name=each.name, description=each.description, input_schema=_parameters(each.parameters, access))
             for each in definitions
@@ -177,6 +211,10 @@ class _Tool:
         return cls(schema, method)
 
 
+def _is_offered(name: str, access: Access) -> bool:
+    return access.call_level is None or name in _IN_CALLS
+
+
 def _parameters(schema: Mapping[str, Any], access: Access) -> dict[str, Any]:
     """The parameters that a client may choose: not the agent and the caller that its token is bound to."""
     if not access.caller:
@@ -209,8 +247,10 @@ def _confined(tool: _Tool, arguments: dict[str, Any], access: Access) -> dict[st
 
 async def _answer(tools: Mapping[str, _Tool], name: str, arguments: Mapping[str, Any], access: Access) -> Answer:
     tool = tools.get(name)
-    if tool is None:
-        raise _ToolRefused(f"unknown tool; the tools are {', '.join(tools)}")
+    if tool is None or not _is_offered(name, access):
+        raise _ToolRefused(f"unknown tool; the tools are {', '.join(one for one in tools if _is_offered(one, access))}")
+    if access.call_level is not None and access.call_level < TrustLevel.EVERYTHING:
+        raise _ToolRefused(NOT_ALLOWED)
     # Many clients send null for omitted arguments.
     given = {key: value for key, value in arguments.items() if value is not None}
     note = audit_note()

@@ -6,16 +6,20 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from gateway.history.api_tokens import TokenScope, TokenTable
 from gateway.history.stores import open_stores
 from tests.fakes.elevenlabs import AGENT_ID, END_CALL, SKIP_TURN, FakeElevenLabs, LlmProblem, conversation
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace, Request, ToolCall
-from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged, until
+from tests.stage import ADMIN, CALLER, PATIENCE, Stage, make_carrier, staged, until
 
 OTHER = "+12025550188"
+NOTE = {"content": "Likes tea."}
 AGENTS = """
 [agents.maya]
 prompt = "p.md"
@@ -182,6 +186,56 @@ async def test_key_opens_its_agent_and_nothing_else(scene: Scene) -> None:
         method = "GET" if path == "/v1/sessions" else "POST"
         response = await scene.stage.http.request(method, path, headers=bearer, json={})
         assert response.status_code in (401, 403), path
+
+
+# Memory by MCP
+
+
+@contextlib.asynccontextmanager
+async def _mcp(scene: Scene, **headers: str) -> AsyncIterator[Client]:
+    """The official client, with the headers that the agent's MCP server is configured with."""
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
+        Client(streamable_http_client(f"{scene.stage.url}/mcp", http_client=http)) as client,
+    ):
+        yield client
+
+
+async def test_call_token_opens_the_callers_memory_by_mcp(scene: Scene) -> None:
+    await _remembers(scene, CALLER, "My boat is called Albatross.")
+    await _remembers(scene, OTHER, "My boat is called Pelican.")
+    token = await scene.ring(CALLER, "CAconv_1")
+    for headers in ({"Authorization": token}, {"Authorization": f"Bearer {token}"}, {"X-Call-Token": token}):
+        async with _mcp(scene, **headers) as client:
+            tools = {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
+            assert set(tools) == {"memory_search", "memory_remember", "memory_pins", "memory_pin", "memory_unpin"}
+            assert not any({"caller", "agent"} & set(properties) for properties in tools.values())
+            # Another number in the arguments, or in `_meta`, changes nothing.
+            asked = {"query": "boat", "caller": OTHER, "agent": "sam"}
+            found = await client.call_tool("memory_search", asked, meta={"caller": OTHER})
+            assert "Albatross" in str(found) and "Pelican" not in str(found)
+            assert (await client.call_tool("memory_forget", {"caller": CALLER, "agent": "maya"})).is_error
+            assert (await client.call_tool("persona", {"action": "list"})).is_error
+    data = conversation("conv_1", ("user", "Hello."), number=CALLER)
+    assert (await scene.elevenlabs.report(data)).status_code == 200
+    await scene.stage.idle()
+    assert await _mcp_status(scene, token) == 401
+
+
+async def test_uncertain_caller_gets_nothing_by_mcp(scene: Scene) -> None:
+    await _remembers(scene, OTHER, "My boat is called Pelican.")
+    async with _mcp(scene, Authorization=await scene.ring(OTHER, "CA01")) as client:
+        for tool, given in (("memory_search", {"query": "boat"}), ("memory_pins", {}), ("memory_remember", NOTE)):
+            result = await client.call_tool(tool, given)
+            assert result.is_error and "not certain" in str(result.content) and "Pelican" not in str(result)
+    assert [await _mcp_status(scene, wrong) for wrong in ("wrong", scene.keys["read"])] == [401, 401]
+    assert await _mcp_status(scene, f"Bearer {scene.keys['maya']}") == 403
+
+
+async def _mcp_status(scene: Scene, authorization: str) -> int:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    headers = {"Authorization": authorization, "Accept": "application/json, text/event-stream"}
+    return (await scene.elevenlabs.http.post(f"{scene.stage.url}/mcp", json=body, headers=headers)).status_code
 
 
 # Tools

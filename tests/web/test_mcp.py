@@ -56,6 +56,13 @@ class NoteMemory:
         return len(documents)
 
 
+class NoCalls:
+    """No call has a token."""
+
+    async def with_token(self, token):
+        return None
+
+
 def tags_of(caller, agent):
     return tuple(f"{kind}:{name}" for kind, name in (("agent", agent), ("caller", caller)) if name)
 
@@ -74,7 +81,7 @@ async def store(ground):
 async def url(store):
     moments = (START + timedelta(days=day) for day in range(100))
     personas_then = PersonaStore(store, now=lambda: next(moments))
-    door = McpEndpoint(personas_then, NoteMemory(store), PinnedTopicStore(store), auth_of(store))
+    door = McpEndpoint(personas_then, NoteMemory(store), PinnedTopicStore(store), auth_of(store), NoCalls())
     async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
@@ -133,7 +140,7 @@ async def test_stranger_learns_nothing(url, method):
 
 
 async def test_no_token_opens_to_nobody(store):
-    door = McpEndpoint(PersonaStore(store), NoteMemory(store), PinnedTopicStore(store), auth_of(store, ""))
+    door = McpEndpoint(PersonaStore(store), NoteMemory(store), PinnedTopicStore(store), auth_of(store, ""), NoCalls())
     transport = httpx.ASGITransport(Starlette(routes=door.routes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         response = await http.post("/mcp", json=LIST_TOOLS, headers={"X-API-Key": "", "Authorization": "Bearer "})
@@ -503,7 +510,7 @@ def pins(store):
 
 @pytest.fixture
 async def pin_url(store, pins):
-    door = McpEndpoint(PersonaStore(store), NoteMemory(store), pins, auth_of(store))
+    door = McpEndpoint(PersonaStore(store), NoteMemory(store), pins, auth_of(store), NoCalls())
     async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
