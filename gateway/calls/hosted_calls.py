@@ -13,14 +13,13 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.agents import Agent, AgentDirectory
 from gateway.calls.agent_context import memory_text
 from gateway.calls.call_factory import MemoryServices, NoMemoryServices
 from gateway.cluster.store import ExpiringStore
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
-from gateway.finalization.worker import FinalizationWorker
 from gateway.logs import last_four
 from gateway.memory.access import MemoryAccess
 from gateway.memory.identity import identifier
@@ -67,6 +66,16 @@ class HostedTimeouts:
     """How long a report may take to be stored."""
 
 
+class CallFinalizer(Protocol):
+    """What finalizes reported calls."""
+
+    async def has(self, session_id: str) -> bool:
+        """Whether a call was submitted before. Raises StoreUnavailable, SharedStoreUnavailable."""
+
+    def submit(self, session: VoiceSession, *, on_started: Callable[[], None]) -> None:
+        """`on_started` is called when the call is stored."""
+
+
 class HostedCalls:
     """Prepares calls of agents that another platform hosts, and finalizes them when it reports them."""
 
@@ -75,7 +84,7 @@ class HostedCalls:
         agents: AgentDirectory,
         allowed: AllowList,
         memory: MemoryServices | NoMemoryServices,
-        finalizer: FinalizationWorker,
+        finalizer: CallFinalizer,
         store: ExpiringStore,
         admin_token: Secret,
         timeouts: HostedTimeouts,

@@ -16,6 +16,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "call": "phone the agent from this terminal",
     "doctor": "check the set-up and say what to fix",
     "setup": "point a phone number or a hosted agent at this gateway",
+    "import": "remember calls that a hosted agent has had",
     "replay": "play recorded calls and compare the results",
     "recordings": "make a key for recordings, or encrypt them with a new one",
     "tail": "follow calls as they happen",
@@ -33,6 +34,9 @@ Each command is a module of this package with `DESCRIPTION`, `add_arguments(pars
 
 Only the chosen one is imported: all of them together take a second.
 """
+
+MODULES: Final = {"import": "import_calls", "login-link": "login_link"}
+"""Where the command's name can't be the module's."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +71,7 @@ def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name in chosen:
-            module = importlib.import_module(f"gateway.cli.{name.replace('-', '_')}")
+            module = importlib.import_module(f"gateway.cli.{MODULES.get(name, name)}")
             command.description = module.DESCRIPTION
             module.add_arguments(command)
             command.set_defaults(run=module.run)

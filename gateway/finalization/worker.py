@@ -130,7 +130,7 @@ class FinalizationWorker:
             return True
         if self._queue.is_shared and await self._queue.load(session_id) is not None:
             return True
-        return await self._steps.memory.calls.find(session_id) is not None
+        return bool(await self._steps.memory.calls.by_ids([session_id]))
 
     def submit(
         self,

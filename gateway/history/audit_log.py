@@ -56,6 +56,7 @@ class AuditAction(enum.StrEnum):
     CALL_EXPORT = "call.export"
     CALL_REVERT = "call.revert"
     CALL_RETRY = "call.retry"
+    CALL_IMPORT = "call.import"
     CALL_DIAL = "call.dial"
     CALL_LISTEN = "call.listen"
     CALL_SAY = "call.say"

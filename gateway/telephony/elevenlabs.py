@@ -1,11 +1,14 @@
 """ElevenLabs' messages about calls of agents that it hosts. Without I/O, apart from the client of its REST API."""
 
+import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import httpx
@@ -142,14 +145,31 @@ def _end_reason(data: Mapping[str, Any], metadata: Mapping[str, Any]) -> EndReas
 
 # The REST API
 
+_GET_SECONDS: Final = 30.0
+_PAUSES: Final = (1.0, 5.0, 15.0, 30.0, 60.0)
+"""In seconds, between attempts."""
+_LONGEST_PAUSE: Final = 300.0
+
+
+@dataclass(frozen=True)
+class ListedConversation:
+    """One of a list. `is_call`: as far as the list says; a chat, or one without a word, is none."""
+
+    id: str
+    started_at: float
+    is_call: bool
+
 
 class ElevenLabsApi:
-    """The requests that a running gateway makes."""
+    """The requests about calls."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, key: Secret) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, url: str, key: Secret, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
         self._http = http
         self._url = url.rstrip("/")
         self._key = key
+        self._sleep = sleep
 
     async def register_call(
         self, agent_id: str, *, caller: str, called: str, data: Mapping[str, Any], timeout: float
@@ -182,3 +202,43 @@ class ElevenLabsApi:
             raise CarrierRefused(PLATFORM, "register-call", 200, "not TwiML")
         ids = [one.get("value", "") for one in document.iter("Parameter") if one.get("name") == "conversation_id"]
         return response.text, next(iter(ids), "")
+
+    async def conversations(self, agent_id: str, since: datetime) -> list[ListedConversation]:
+        """The agent's conversations that have ended, the oldest first. Raises CarrierRefused, RemoteProtocolError."""
+        query = {"agent_id": agent_id, "call_start_after_unix": str(int(since.timestamp())), "page_size": "100"}
+        query |= {"summary_mode": "exclude"}
+        found: dict[str, ListedConversation] = {}
+        while True:
+            page = await self._get("conversations", "to list conversations", query)
+            for one in read_tables(page, "conversations"):
+                listed_id, source = read_text(one.get("conversation_id")), one.get("conversation_initiation_source")
+                if one.get("status") in ("done", "failed"):
+                    is_call = bool(one.get("message_count", 1)) and not _TEXT_SOURCES.fullmatch(read_text(source))
+                    at = read_number(one.get("start_time_unix_secs"))
+                    found[listed_id] = ListedConversation(listed_id, at, is_call)
+            cursor = read_text(page.get("next_cursor"))
+            if not page.get("has_more") or not cursor or cursor == query.get("cursor"):
+                return sorted(found.values(), key=lambda one: (one.started_at, one.id))
+            query["cursor"] = cursor
+
+    async def conversation(self, listed_id: str) -> HostedConversation:
+        """Raises CarrierRefused, RemoteProtocolError."""
+        path = f"conversations/{quote(listed_id, safe='')}"
+        return read_conversation(await self._get(path, "to show a conversation"))
+
+    async def _get(self, path: str, what: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Asks again while the service is busy or away, as long as it says, or with growing pauses."""
+        url, headers = f"{self._url}/v1/convai/{path}", {"xi-api-key": self._key.reveal()}
+        for pause in (*_PAUSES, None):
+            try:
+                response = await self._http.get(url, params=query, headers=headers, timeout=_GET_SECONDS)
+            except httpx.HTTPError as error:
+                status, problem, wanted = 0, type(error).__name__, ""
+            else:
+                status, problem, wanted = response.status_code, "", response.headers.get("Retry-After", "")
+                if status == httpx.codes.OK:
+                    return read_object(response.content, PLATFORM)
+            if pause is None or not (status in (0, 408, 429) or status >= 500):
+                break
+            await self._sleep(min(float(wanted), _LONGEST_PAUSE) if wanted.isdecimal() else pause)
+        raise CarrierRefused(PLATFORM, what, status, problem)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gateway.cli.main import COMMANDS, main
+from gateway.cli.main import COMMANDS, MODULES, main
 
 
 def refusal(capsys, *arguments):
@@ -80,7 +80,7 @@ def test_every_command_has_a_description(capsys, command):
     out, _ = capsys.readouterr()
     assert raised.value.code == 0
     assert out.startswith(f"usage: gateway {command} ")
-    assert importlib.import_module(f"gateway.cli.{command.replace('-', '_')}").DESCRIPTION.split()[0] in out
+    assert importlib.import_module(f"gateway.cli.{MODULES.get(command, command)}").DESCRIPTION.split()[0] in out
 
 
 def test_only_the_chosen_command_is_imported():
