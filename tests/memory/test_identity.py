@@ -112,6 +112,23 @@ def test_two_spellings_are_one_identifier():
     assert identifier(chosen, "", state={"id": "Zoe\u0301"}) == identifier(chosen, "", state={"id": "Zo\u00e9 "})
 
 
+@pytest.mark.parametrize(
+    ("user", "key"),
+    [
+        ("42", "integration_attribute:user_identity:42"),
+        ("+12025550143", "integration_attribute:user_identity:+12025550143"),
+        ("integration_attribute:x:7", "integration_attribute:user_identity:integration_attribute%3Ax%3A7"),
+        ("null", ""),
+        ("x" * 200, ""),
+        ("blocked", ""),
+    ],
+)
+def test_user_of_a_website_is_never_a_number(user, key):
+    """Also where the agent identifies callers otherwise. The blacklist applies."""
+    settings = RepeatCallerSettings(identifier_source="sip_header:X-Id", identifier_blacklist=("blocked",))
+    assert identifier(settings, "+12025550143", sip_headers={"x-id": "9"}, user_identity=user) == key
+
+
 @pytest.mark.parametrize("number", ["", "anonymous", "+266696687", "2025550143", "sip:ana@example.com"])
 def test_withheld_number_has_no_memory(number):
     assert identifier(settings(), number) == ""

@@ -19,8 +19,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.simulate.gateway_under_test import serve_on_loopback
-from tests.stage import Stage, make_carrier, staged, until
-from tests.web.dashboard.browsers import CHROMIUM, require_chromium
+from tests.firefox import running_firefox
+from tests.stage import Stage, make_carrier, staged, until, until_it
+from tests.web.dashboard.browsers import CHROMIUM, require_chromium, require_firefox
 from tests.web.dashboard.test_browser import LOOKS, PICTURES
 from tests.web.dashboard.test_phone_browser import FAKE, PATIENCE
 
@@ -163,3 +164,30 @@ async def test_widget_without_a_microphone_says_so(tmp_path: Path, args: tuple[s
         await page.get_by_role("button", name="Talk to us").click()
         await expect(page.get_by_role("status")).to_contain_text(words)
         assert problems == []
+
+
+async def test_widget_calls_in_firefox_too(tmp_path: Path) -> None:
+    """The same policy is enough there."""
+    require_firefox()
+    fake = {
+        "media.navigator.streams.fake": True,
+        "media.navigator.permission.disabled": True,
+        "media.autoplay.default": 0,
+        "network.proxy.type": 0,
+    }
+    async with (
+        staged(tmp_path, make_carrier("twilio")) as stage,
+        serve_on_loopback((shop := Shop(stage)).app()) as shop.url,
+        running_firefox(tmp_path, fake) as firefox,
+    ):
+        await firefox.go(shop.url)
+
+        async def has_button() -> bool:
+            return await firefox.run("String(document.querySelector('voice-widget') !== null)") == "true"
+
+        await until_it(has_button)
+        await firefox.run("document.querySelector('voice-widget').shadowRoot.querySelector('.launch').click()")
+        conversation = await stage.engine.next_conversation()
+        await conversation.configured()
+        await until(lambda: conversation.heard.strip(b"\xff"))
+        await firefox.picture(PICTURES / "widget-firefox.png")
