@@ -145,9 +145,13 @@ class McpConnection:
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
+                    self._check.set()  # for a change before the stream was open
                     async for _ in changes:
                         self._check.set()
-            except (ListenNotSupportedError, MCPError, TimeoutError):
+            except ListenNotSupportedError:
+                return
+            except (MCPError, TimeoutError):  # it has no such stream, or is gone
+                self._check.set()
                 return  # the list is read again from time to time all the same
             except SubscriptionLost:
                 pass
@@ -248,6 +252,8 @@ class _Transport(httpx2.AsyncHTTPTransport):
             response = await super().handle_async_request(request)
         except httpx2.TransportError as error:
             self.problem = type(error).__name__
+            if request.method == "GET":
+                self._stream_ended()
             return httpx2.Response(503)
         self.problem = f"status {response.status_code}" if response.status_code >= 300 else ""
         if response.headers.get("Content-Encoding", "identity") != "identity":

@@ -46,7 +46,6 @@ class FakeMcpServer:
         self.calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
         self.cancelled = asyncio.Event()
         self.lists = 0
-        self.listens = 0
         self.connections = 0
         self.url = ""
         self._is_old = is_old
@@ -88,7 +87,6 @@ class FakeMcpServer:
                 if self._is_old and method == "server/discover":
                     await Response(status_code=400)(scope, receive, send)
                     return
-                self.listens += method == "subscriptions/listen" or scope["method"] == "GET"
                 self.connections += method == "server/discover" or "mcp-protocol-version" not in headers
             await app(scope, receive, send)
 
