@@ -352,13 +352,14 @@ async def test_failures_count_at_nodes_with_a_store_each(tmp_path: Path, caplog:
             }
             async with running_gateway(environ, tmp_path) as other:
                 call, conversation = await stage.dial(**_vouched(stage, "C"))
-                await call.press("471247124712")
+                await call.press("4712#4712#4712#")
+                assert await _results(caplog, 3) == ["wrong"] * 3
                 await conversation.user_says("Hello.")
                 await call.hang_up()
                 await stage.idle()
                 stage.carrier.gateway_url = other
                 call, conversation = await stage.dial(**_vouched(stage, "C"))
-                await call.press("47124712")
+                await call.press("4712#4712#")
                 assert await _results(caplog, 5) == ["wrong"] * 5
                 await call.press("4711")  # right, and too late
                 assert await _results(caplog, 6) == ["wrong"] * 5 + ["locked"]
@@ -375,7 +376,7 @@ async def test_withheld_numbers_share_their_failures(
     async with staged(tmp_path, make_carrier(carrier_name)) as stage:
         for count in (3, 6):
             call, _ = await stage.dial("anonymous")
-            await call.press("471247124712")
+            await call.press("4712#4712#4712#")
             await _results(caplog, count)
             await call.hang_up()
             await stage.idle()
