@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("carrier", choices=("twilio", "telnyx", "elevenlabs"))
     parser.add_argument("--number", default="", help="twilio, telnyx: which number, if the account has several")
     parser.add_argument("--agent", default="", help="elevenlabs: only this agent of gateway.toml")
+    parser.add_argument(
+        "--tools", action="store_true", help="elevenlabs: also let agents search their memory during a call, by MCP"
+    )
     parser.add_argument("--replace", action="store_true", help="elevenlabs: also replace webhooks of other services")
     parser.add_argument("--dry-run", action="store_true", help="only show what would change")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -84,7 +87,8 @@ def _connect_agents(options: argparse.Namespace, loaded: Settings) -> int:
             raise SettingsError(f"{name} is set in the environment, which hides .env; remove it there")
         write_dotenv(loaded.folder, name, value)
 
-    set_up = ElevenLabsSetup(account, loaded.public_url.rstrip("/"), save, options.dry_run, options.replace)
+    origin = loaded.public_url.rstrip("/")
+    set_up = ElevenLabsSetup(account, origin, save, options.dry_run, options.replace, options.tools)
     webhook_secret, initiation_secret = (
         (secret or Secret("")).reveal()
         for secret in (loaded.elevenlabs_webhook_secret, loaded.elevenlabs_initiation_secret)

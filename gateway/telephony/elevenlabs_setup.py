@@ -26,6 +26,9 @@ WEBHOOK_SECRET: Final = "ELEVENLABS_WEBHOOK_SECRET"
 PHONE_FORMAT: Final = "ulaw_8000"
 """What Twilio's stream carries. In another format a registered call is noise (ElevenLabs docs, "Register call")."""
 VARIABLES: Final = ("memory", "caller_name")
+MCP_PATH: Final = "/mcp"
+CALL_TOKEN: Final = "secret__call_token"
+CALL_TOKEN_HEADER: Final = "X-Call-Token"
 
 _NAME: Final = "Voice Gateway"
 _NEW: Final = "(new)"
@@ -38,6 +41,7 @@ _FORMATS: Final = (
     ("conversation_config", "asr", "user_input_audio_format"),
     ("conversation_config", "tts", "agent_output_audio_format"),
 )
+_MCP_SERVERS: Final = ("conversation_config", "agent", "prompt", "mcp_server_ids")
 _MARK: Final = re.compile(r" \[[0-9a-f]{8}\]$")
 
 Json = Mapping[str, Any]
@@ -101,6 +105,23 @@ class ElevenLabsAccount(AccountApi):
     def create_secret(self, name: str, value: str) -> str:
         body = {"type": "new", "name": name, "value": value}
         return str(self._request("POST", "/v1/convai/secrets", "to create a secret", field="secret_id", json=body))
+
+    def mcp_server_id(self, url: str) -> str:
+        """Empty if the workspace has no MCP server at this address."""
+        found = self._request("GET", "/v1/convai/mcp-servers", "to list MCP servers", field="mcp_servers")
+        return next((str(one["id"]) for one in found if _at(one, ("config", "url")) == url), "")
+
+    def create_mcp_server(self, url: str) -> str:
+        """A server whose requests carry the token of the call. Approval is given: there is no one to ask in a call."""
+        config = {
+            "name": _NAME,
+            "url": url,
+            "transport": "STREAMABLE_HTTP",
+            "approval_policy": "auto_approve_all",
+            "request_headers": {CALL_TOKEN_HEADER: {"variable_name": CALL_TOKEN}},
+        }
+        path, what = "/v1/convai/mcp-servers", "to create an MCP server"
+        return str(self._request("POST", path, what, field="id", json={"config": config}))
 
 
 def _agent_path(agent_id: str) -> str:
@@ -167,6 +188,7 @@ class ElevenLabsSetup:
     Connects agents with the gateway at `origin`, and notes what it changed; in a dry run, what it would change.
 
     `save` stores a new secret under its name in the settings. `replaces`: also webhooks that are not a gateway's.
+    `with_tools`: let agents search their memory during a call, by MCP.
     """
 
     account: ElevenLabsAccount
@@ -174,6 +196,7 @@ class ElevenLabsSetup:
     save: Callable[[str, str], None]
     is_dry_run: bool = False
     replaces: bool = False
+    with_tools: bool = False
     changes: list[SettingChange] = field(default_factory=list)
 
     def connect(self, agents: Sequence[HostedAgent], *, webhook_secret: str, initiation_secret: str) -> None:
@@ -185,8 +208,12 @@ class ElevenLabsSetup:
         secret_id = self._initiation_secret(initiation_secret)
         in_use = {agent.post_call_id(workspace) for agent in agents}
         webhook_id = self._webhook(webhook_secret, webhooks, in_use)
+        server_id = self._mcp_server() if self.with_tools else ""
         for agent in agents:
-            self._change_agent(agent, self._wanted(agent, secret_id, webhook_id))
+            wanted = self._wanted(agent, secret_id, webhook_id)
+            if server_id:
+                wanted |= self._wanted_tools(agent, server_id)
+            self._change_agent(agent, wanted)
 
     def _check_foreign(self, agent: HostedAgent, workspace: Json, webhooks: Sequence[Json]) -> None:
         """An agent has one webhook of each kind: another service would no longer be asked, or get its calls."""
@@ -253,6 +280,20 @@ class ElevenLabsSetup:
         if not self.is_dry_run:
             self.account.switch_on_webhook(webhook_id, _MARK.sub("", name) + mark)
         return str(webhook_id)
+
+    def _mcp_server(self) -> str:
+        url = self.origin + MCP_PATH
+        if found := self.account.mcp_server_id(url):
+            return found
+        self._note("MCP server", "", url)
+        return _NEW if self.is_dry_run else self.account.create_mcp_server(url)
+
+    def _wanted_tools(self, agent: HostedAgent, server_id: str) -> dict[Path, Any]:
+        servers = agent.at(_MCP_SERVERS) or []
+        wanted: dict[Path, Any] = {_MCP_SERVERS: servers if server_id in servers else [*servers, server_id]}
+        if CALL_TOKEN not in (agent.at(_PLACEHOLDERS) or {}):
+            wanted[(*_PLACEHOLDERS, CALL_TOKEN)] = ""
+        return wanted
 
     def _wanted(self, agent: HostedAgent, secret_id: str, webhook_id: str) -> dict[Path, Any]:
         """The settings that an agent should have, by their place."""

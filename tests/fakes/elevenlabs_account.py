@@ -19,6 +19,9 @@ from elevenlabs.types import (
     GetConversationResponseModel,
     GetConversationsPageResponseModel,
     GetWorkspaceSecretsResponseModel,
+    McpServerConfigInput,
+    McpServerResponseModel,
+    McpServersResponseModel,
     PostWorkspaceSecretResponseModel,
     WebhookHmacSettings,
     WorkspaceCreateWebhookResponseModel,
@@ -79,6 +82,7 @@ class FakeElevenLabsAccount:
         self.agents: dict[str, dict[str, Any]] = {}
         self.secrets: dict[str, dict[str, str]] = {}
         self.webhooks: dict[str, dict[str, Any]] = {}
+        self.mcp_servers: dict[str, dict[str, Any]] = {}
         self.workspace: dict[str, Any] = {"conversation_initiation_client_data_webhook": None, "webhooks": {}}
         self.conversations: dict[str, dict[str, Any]] = {}
         self.failures: list[int] = []
@@ -114,6 +118,8 @@ class FakeElevenLabsAccount:
             "GET /v1/workspace/webhooks": self._list_webhooks,
             "POST /v1/workspace/webhooks": self._create_webhook,
             "PATCH /v1/workspace/webhooks/{id}": self._change_webhook,
+            "GET /v1/convai/mcp-servers": self._list_mcp_servers,
+            "POST /v1/convai/mcp-servers": self._create_mcp_server,
             "GET /v1/convai/conversations": self._list_conversations,
             "GET /v1/convai/conversations/{id}": self._conversation,
         }
@@ -225,6 +231,23 @@ class FakeElevenLabsAccount:
         if not body["is_disabled"]:
             webhook["is_auto_disabled"] = False
         return JSONResponse({"status": "ok"})
+
+    async def _list_mcp_servers(self, request: Request) -> Response:
+        found = {"mcp_servers": list(self.mcp_servers.values())}
+        McpServersResponseModel.model_validate(found)
+        return JSONResponse(found)
+
+    async def _create_mcp_server(self, request: Request) -> Response:
+        body = await request.json()
+        config = McpServerConfigInput.model_validate(body["config"])
+        if set(body) != {"config"} or not str(config.url).startswith("https://") or not config.name:
+            return refused(422, "invalid")
+        server_id = f"mcp_{next(self._numbers)}"
+        metadata = {"created_at": 1760000000, "owner_user_id": None}
+        made = {"id": server_id, "config": body["config"], "metadata": metadata}
+        McpServerResponseModel.model_validate(made)
+        self.mcp_servers[server_id] = made
+        return JSONResponse(made)
 
     # Conversations
 

@@ -117,6 +117,19 @@ async def test_settings_of_the_owner_are_kept_or_corrected(gateway: Gateway, acc
     assert "typed by hand" not in str(changes)
 
 
+async def test_memory_tools_are_set_up_once(gateway: Gateway, account: FakeElevenLabsAccount) -> None:
+    account.agents[AGENT_ID]["conversation_config"]["agent"]["prompt"]["mcp_server_ids"] = ["mcp_of_the_shop"]
+    assert (await gateway.set_up(with_tools=True, is_dry_run=True))["MCP server"] == f"{ORIGIN}/mcp"
+    assert account.mcp_servers == {}
+    await gateway.set_up(with_tools=True)
+    [(server_id, server)] = account.mcp_servers.items()
+    assert server["config"]["request_headers"] == {"X-Call-Token": {"variable_name": "secret__call_token"}}
+    agent = account.agents[AGENT_ID]["conversation_config"]["agent"]
+    assert agent["prompt"]["mcp_server_ids"] == ["mcp_of_the_shop", server_id]
+    assert agent["dynamic_variables"]["dynamic_variable_placeholders"]["secret__call_token"] == ""
+    assert await gateway.set_up(with_tools=True) == {}
+
+
 async def test_secret_of_the_webhook_is_kept_before_anything_else(
     gateway: Gateway, account: FakeElevenLabsAccount
 ) -> None:
