@@ -92,7 +92,7 @@ async def test_message_survives_a_restart_and_goes_with_an_erasure(tmp_path: Pat
     assert b"red bike" in _stored(tmp_path)
     environ |= {"DATA_DIR": str(tmp_path / "data")}
     # The caller is erased while the message still waits.
-    assert await asyncio.to_thread(_gateway, tmp_path, "memory", "forget", CALLER, "--yes") == 0
+    assert await asyncio.to_thread(gateway_command, tmp_path, "memory", "forget", CALLER, "--yes") == 0
     assert b"red bike" not in _stored(tmp_path)
 
 
@@ -100,7 +100,7 @@ def _stored(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in (folder / "data").glob("gateway.db*"))
 
 
-def _gateway(folder: Path, *arguments: str) -> int:
+def gateway_command(folder: Path, *arguments: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("DATA_DIR", str(folder / "data"))

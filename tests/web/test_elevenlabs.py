@@ -18,7 +18,9 @@ from tests.fakes.elevenlabs import (
     conversation,
     signature,
 )
-from tests.stage import CALLER, Stage, make_carrier, staged, until_it
+from tests.stage import CALLER, Stage, make_carrier, patient_client, staged, until_it
+from tests.test_webhooks import gateway_command
+from tests.web.test_widget import Site
 
 OTHER = "+12025550188"
 AGENTS = f"""
@@ -88,20 +90,32 @@ async def test_caller_is_known_on_either_platform(stage: Stage, elevenlabs: Fake
     assert "Rex" in await _talk(stage, "Hello again.")
 
 
-async def test_one_erasure_removes_both(stage: Stage, elevenlabs: FakeElevenLabs, tmp_path: Path) -> None:
+async def test_caller_is_known_on_the_phone_at_elevenlabs_and_in_the_browser(
+    stage: Stage, elevenlabs: FakeElevenLabs, tmp_path: Path
+) -> None:
+    """One memory, and one erasure of all of it."""
     await _talk(stage, "I prefer window seats.")
+    assert "window seats" in await elevenlabs.rings(CALLER)
     data = conversation("conv_9", ("user", "My dog is called Rex."), number=CALLER)
     await _reported(stage, elevenlabs, data)
-    from tests.test_webhooks import _gateway as command
-
-    assert await asyncio.to_thread(command, tmp_path, "memory", "forget", CALLER, "--yes") == 0
-    assert await stage.documents() == []
-    assert "Rex" not in await elevenlabs.rings(CALLER, "CA03")
-    # A report that is delivered again brings nothing back.
-    await _reported(stage, elevenlabs, data)
-    assert await stage.documents() == []
-    left = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
-    assert b"Rex" not in left
+    async with patient_client(stage.url) as http:
+        website = Site(stage, http)
+        prompt = await website.talk("My cat is called Minka.", number=CALLER)
+        assert "window seats" in prompt and "Rex" in prompt
+        assert "Minka" in await _talk(stage, "Hello again.")
+        assert await asyncio.to_thread(gateway_command, tmp_path, "memory", "forget", CALLER, "--yes") == 0
+        assert await stage.documents() == []
+        # A report that is delivered again brings nothing back.
+        await _reported(stage, elevenlabs, data)
+        assert await stage.documents() == []
+        left = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+        assert not any(word in left for word in (b"window seats", b"Rex", b"Minka"))
+        prompts = (
+            await _talk(stage, "Hello."),
+            await elevenlabs.rings(CALLER, "CA03"),
+            await website.talk(number=CALLER),
+        )
+        assert not any(word in " ".join(prompts) for word in ("window seats", "Rex", "Minka"))
 
 
 # Initiation
