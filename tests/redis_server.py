@@ -86,3 +86,13 @@ def redis_binary() -> str:
     except ImportError:
         pytest.fail("Redis for the tests is missing; run: scripts/install", pytrace=False)
     return str(get_binary_path())
+
+
+def files_holding(folder: Path, word: str) -> list[str]:
+    """The names of the files that contain this word. Redis replaces files while they are read."""
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            if word.encode() in path.read_bytes():
+                found.append(path.name)
+    return found

@@ -9,7 +9,7 @@ from gateway.cli.main import main
 from gateway.history.erasure import DataLocations, Eraser, NoSharedData, holding
 from gateway.history.stores import Stores, open_local_store
 from gateway.settings import Secret
-from tests.redis_server import running_redis
+from tests.redis_server import files_holding, running_redis
 from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged, until_it
 
 
@@ -52,8 +52,7 @@ async def test_redis_files_hold_nothing_of_an_erased_caller(tmp_path: Path, monk
     """Redis appends everything to a file: the turns of the call, its caller, its events, its finalization job."""
 
     def in_files(word: str) -> list[str]:
-        files = [path for path in (tmp_path / "redis").rglob("*") if path.is_file()]
-        return [path.name for path in files if word.encode() in path.read_bytes()]
+        return files_holding(tmp_path / "redis", word)
 
     async def gone() -> bool:
         return not in_files("Xanthippe") and not in_files(CALLER)

@@ -12,7 +12,7 @@ from gateway.history.stores import open_local_store
 from gateway.settings import Secret
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.llm import FakeLlm
-from tests.redis_server import running_redis
+from tests.redis_server import files_holding, running_redis
 from tests.stage import ADMIN, Stage, make_carrier, staged, until, until_it
 
 WRONG = "I am only a language model and can't do that. Is there anything else?"
@@ -216,8 +216,7 @@ async def test_redis_files_hold_nothing_that_was_forgotten_aloud(tmp_path: Path,
     """The call is live while its words are deleted; the last ones go from the files when it is over."""
 
     async def held() -> bool:
-        files = [path for path in (tmp_path / "redis").rglob("*") if path.is_file()]
-        return any(b"quokka" in path.read_bytes() for path in files)
+        return bool(files_holding(tmp_path / "redis", "quokka"))
 
     async def gone() -> bool:
         return not await held()

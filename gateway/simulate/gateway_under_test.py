@@ -149,6 +149,9 @@ async def serve_on_loopback(app: ASGIApp, *, port: int = 0, **options: Any) -> A
         finally:
             server.stop()
             await serving
+            for connection in list(server.server_state.connections):  # those whose requests were cancelled
+                if (transport := getattr(connection, "transport", None)) is not None:
+                    transport.abort()
 
 
 @contextlib.asynccontextmanager

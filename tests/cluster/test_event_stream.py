@@ -1,5 +1,4 @@
 import asyncio
-import contextlib
 
 import orjson
 import pytest
@@ -10,7 +9,7 @@ from gateway.cluster.redis_store import RedisStore, connect
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import Cursor
 from gateway.maintenance import running
-from tests.redis_server import running_redis
+from tests.redis_server import files_holding, running_redis
 from tests.stage import until_it
 
 ANN, BEN = (
@@ -72,12 +71,7 @@ class Folder:
         self.path = path
 
     def holds(self, word):
-        found = []
-        for path in self.path.rglob("*"):
-            with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # Redis renames what it has rewritten
-                if word.encode() in path.read_bytes():
-                    found.append(path.name)
-        return found
+        return files_holding(self.path, word)
 
     async def no_longer_holds(self, word):
         return not self.holds(word)
