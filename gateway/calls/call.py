@@ -212,8 +212,9 @@ class Call:
             elif now >= self._time_is_up_at:
                 self._time_is_up_at = math.inf
                 self._end.time_is_up()
-            elif words := self._consent.tick(now, self._transcript.played_until, self._context.greeting):
-                self._engine.say(words)
+            elif self._consent.is_open:
+                if words := self._consent.tick(now, self._transcript.played_until, self._context.greeting):
+                    self._engine.say(words)
         self._speech.tick(now)
         self._engine.tick(now)
 

@@ -237,8 +237,10 @@ class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped
             self._receive(taken)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.socket.is_trusted:
-            self._receive(nbytes)
+        if self.socket.is_trusted:  # for each frame of audio: two comparisons
+            _parse(self, nbytes)
+            if self.transport.is_close_frame_sent:
+                self.socket.stop_receiving()
         else:
             self._unread = nbytes
             self.reads.add(self)
