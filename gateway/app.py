@@ -169,8 +169,8 @@ def create_app(
             resources = await open_resources(config, await stack.enter_async_context(sharing), stack)
             services = await start_services(config, resources, stack)
             public = PublicUrl(settings.public_url)
-            phone_tokens = TokenCodec(config.admin_token)
-            media = MediaEndpoint(services.manager, settings.carriers, public, settings.twilio_auth_token, phone_tokens)
+            tokens = TokenCodec(config.admin_token)
+            media = MediaEndpoint(services.manager, settings.carriers, public, settings.twilio_auth_token, tokens)
             app.router.routes.extend(await routes(config, resources, services, stack))
             yield {
                 "media_endpoint": media,
@@ -582,7 +582,7 @@ async def routes(
     )
     control = services.controls.get("telnyx")
     telnyx_control = control if isinstance(control, TelnyxControl) else None
-    telnyx = TelnyxEndpoint(manager, public, config.verifier, telnyx_control, outbound_calls)
+    telnyx = TelnyxEndpoint(manager, public, config.verifier, telnyx_control, outbound_calls, TokenCodec(token))
     stack.push_async_callback(telnyx.close)
     live = LiveEventsEndpoint(resources.call_events, resources.levels, auth)
     softphone = SoftphoneEndpoint(manager, public, auth, TokenCodec(token), resources.sharing.store)

@@ -43,13 +43,13 @@ class MediaEndpoint:
         carriers: frozenset[str],
         public: PublicUrl,
         twilio_auth_token: Secret | None,
-        phone_tokens: TokenCodec,
+        tokens: TokenCodec,
     ) -> None:
         self._manager = manager
         self._carriers = carriers | {SoftphoneCodec.name}
         self._public = public
         self._twilio_auth_token = twilio_auth_token
-        self._phone_tokens = phone_tokens
+        self._tokens = tokens
         self._stranger_log = BurstLogger(logging.getLogger(media_stream.__name__))
 
     def __call__(self, upgrade: UpgradeRequest) -> MediaStream | int:
@@ -62,11 +62,10 @@ class MediaEndpoint:
         codec = make_codec(token)
         if codec.name not in self._carriers:
             return 503
-        is_verified = bool(token) and self._manager.awaits_media(codec.name, token)
-        if codec.name == SoftphoneCodec.name:
-            is_verified = self._phone_tokens.read(MediaPass, query.get("pass", [""])[0], time.time()) is not None
-            if not is_verified and not self._manager.awaits_media(codec.name):
-                return 404
+        has_pass = self._tokens.read(MediaPass, query.get("pass", [""])[0], time.time()) is not None
+        is_verified = has_pass or bool(token) and self._manager.awaits_media(codec.name, token)
+        if codec.name == SoftphoneCodec.name and not has_pass and not self._manager.awaits_media(codec.name):
+            return 404
         if codec.name == TwilioCodec.name and "x-twilio-signature" in upgrade.headers:
             is_verified = self._is_signed(upgrade.headers)
             if not is_verified:

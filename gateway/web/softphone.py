@@ -144,7 +144,7 @@ class SoftphoneEndpoint:
         """With a pass if the socket may be opened at a node that does not know the call."""
         if not self._manager.shares_calls:
             return MEDIA_PATH
-        return f"{MEDIA_PATH}?pass={self.tokens.seal(MediaPass(int(time.time() + CallTimeouts().token)))}"
+        return f"{MEDIA_PATH}?pass={self.tokens.seal(MediaPass.valid_now())}"
 
     async def place_one_call(self, request: Request, link: "GuestLink | WidgetToken") -> dict[str, Any]:
         """Place the one call of a guest link or a widget's token. Raises HTTPException."""
@@ -344,9 +344,14 @@ class WatchToken:
 
 @dataclass(frozen=True)
 class MediaPass:
-    """The right to open a media socket at any node. The call's own token has yet to follow in its `start`."""
+    """The right to open a media socket at any node. The call's own token is checked with its `start`."""
 
     expires: int
+
+    @classmethod
+    def valid_now(cls) -> "MediaPass":
+        """As long as the token of a call that rings."""
+        return cls(int(time.time() + CallTimeouts().token))
 
 
 P = TypeVar("P", GuestLink, WidgetToken, WatchToken, MediaPass)

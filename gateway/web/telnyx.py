@@ -24,6 +24,7 @@ from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.telnyx import WebhookEvent, read_webhook
 from gateway.web.outbound import find_outbound_call, outbound_call_ended
 from gateway.web.request import PublicUrl, read_body
+from gateway.web.softphone import MediaPass, TokenCodec
 
 MEDIA_PATH: Final = "/telnyx/media"
 _log = logging.getLogger(__name__)
@@ -39,9 +40,11 @@ class TelnyxEndpoint:
         verifier: TelnyxVerifier | None,
         control: TelnyxControl | None,
         outbound_calls: OutboundCallStore,
+        tokens: TokenCodec,
     ) -> None:
         self._manager = manager
         self._outbound_calls = outbound_calls
+        self._tokens = tokens
         self._public = public
         self._verifier = verifier
         self._control = control
@@ -118,7 +121,10 @@ class TelnyxEndpoint:
             busy = pending is Refusal.CLOSING or pending.is_limit
             await control.reject(call_id, command_key=command_key, busy=busy)
         else:
-            await control.answer(call_id, stream_url=pending.stream_url, command_key=command_key)
+            stream_url = pending.stream_url
+            if self._manager.shares_calls:  # the socket may open at a node that does not know the call's token
+                stream_url += f"&pass={self._tokens.seal(MediaPass.valid_now())}"
+            await control.answer(call_id, stream_url=stream_url, command_key=command_key)
 
     async def _picked_up(self, event: WebhookEvent, media_url: str, control: TelnyxControl) -> None:
         call = await find_outbound_call(self._outbound_calls, event.order_id)

@@ -8,9 +8,15 @@ from websockets.asyncio.client import connect as dial
 from websockets.exceptions import InvalidStatus
 
 from gateway.calls.manager import MAX_STRANGERS_PER_PEER
+from gateway.settings import Secret
+from gateway.telephony.media_stream import MediaStream
+from gateway.web.media import MediaEndpoint
+from gateway.web.request import PublicUrl
+from gateway.web.softphone import MediaPass, TokenCodec
+from gateway.websocket.interface import UpgradeRequest
 from tests.attacks import Stranger
 from tests.fakes.carrier import UpgradeRefused
-from tests.stage import SOUND, Stage, make_carrier, running_gateway, until
+from tests.stage import ADMIN, SOUND, Stage, make_carrier, running_gateway, until
 
 POLICY_VIOLATION = 1008
 TOO_BIG = 1009
@@ -192,3 +198,30 @@ async def test_every_way_to_end_ends_once(stage: Stage) -> None:
     assert len(stage.archives()) == 1
     assert len(await stage.documents()) == 1
     await until(lambda: conversation.closed)
+
+
+class OtherNode:
+    """The manager of a node at which no call rings. Notes which sockets proved whose they are."""
+
+    def __init__(self) -> None:
+        self.verified: list[bool] = []
+
+    def awaits_media(self, carrier: str, token: str = "") -> bool:
+        return False
+
+    def expect(self, stream: MediaStream, peer: str, *, is_verified: bool) -> None:
+        self.verified.append(is_verified)
+
+    async def admit(self, *_: object) -> None: ...
+    def gone(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+async def test_stranger_takes_no_room_from_a_call_of_another_node(is_right: bool) -> None:
+    """Its address has a pass that every node can read."""
+    node, tokens = OtherNode(), TokenCodec(Secret(ADMIN))
+    endpoint = MediaEndpoint(node, frozenset({"telnyx"}), PublicUrl(""), None, tokens)  # type: ignore[arg-type]
+    passed = (tokens if is_right else TokenCodec(Secret("another"))).seal(MediaPass.valid_now())
+    upgrade = UpgradeRequest(f"/telnyx/media?token=unknown-here&pass={passed}", {}, "198.51.100.7")
+    assert isinstance(endpoint(upgrade), MediaStream)
+    assert node.verified == [is_right]
