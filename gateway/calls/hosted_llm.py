@@ -2,7 +2,7 @@
 Answers of an agent's own language model in calls that another platform carries.
 
 The platform has the call: its tools (hang up, transfer) are called by the answer and run by the platform. Our tools run
-within the answer. Whose memory it is depends on the one-call token alone; without one, it is nobody's.
+within the answer. Whose memory it is depends on the one-call token alone; without one, there is no memory.
 """
 
 import asyncio

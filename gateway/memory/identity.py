@@ -39,7 +39,7 @@ class IdentifierSource:
 
 
 USER_IDENTITY: Final = IdentifierSource("integration_attribute", "user_identity")
-"""Identifiers of users whom a website has authenticated."""
+"""Identifiers of users that a website has authenticated."""
 
 
 def _must(is_valid: Callable[[Any], bool], problem: str) -> BeforeValidator:
@@ -117,7 +117,7 @@ def identifier(
 
     `number` is in any spelling of a carrier, `sip_headers` have lower-case names, `attributes` are stream parameters
     and those of an outbound call. `state` may change during a call, and the result with it. `user_identity` is the id
-    of a user whom a website has authenticated; it is never taken for a number.
+    of a user that a website has authenticated; it is never taken for a number.
     """
     source = settings.identifier_source
     if user_identity:
