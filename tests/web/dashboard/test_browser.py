@@ -228,8 +228,9 @@ async def test_recording_plays_from_where_one_points(tmp_path: Path):
         await tab.log_in()
         await tab.open(f"/calls/{tab.session.uuid}")
         await tab.page.locator(".timeline .span").nth(3).click()
-        await tab.page.wait_for_function("document.getElementById('recording').currentTime > 3")
-        await tab.page.wait_for_function("document.getElementById('recording').duration > 30")
+        # Not `wait_for_function`: once it has to wait, it uses `eval`, which the page forbids.
+        await until_it(lambda: tab.page.evaluate("document.getElementById('recording').duration > 30"))
+        assert await tab.page.evaluate("document.getElementById('recording').currentTime > 3")
         await expect(tab.page.locator(".timeline-card")).to_have_class("card timeline-card playing")
 
 
