@@ -95,6 +95,17 @@ def _brain(value: Any) -> tuple[str | Mapping[str, Any], ...]:
     return tuple(entries)
 
 
+def _engine(value: Any) -> tuple[str, ...]:
+    """The engine's name, or several in order of preference. `gateway.engines.registry` knows which there are."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError('must be an engine\'s name, or a list like ["deepgram", "local"]')
+    engines = tuple(dict.fromkeys(name.strip().lower() for name in names))
+    if "elevenlabs" in engines[1:]:
+        raise ValueError(": elevenlabs must be the first of the list; it takes whole calls")
+    return engines
+
+
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 60:
         raise ValueError("must be a number of seconds, up to 60")
@@ -267,8 +278,8 @@ class Agent:
     )
     engine_thinks: bool = True
     """Whether `think` may answer: always without a brain, and beside one if both are configured."""
-    engine: Literal["", "elevenlabs"] = ""
-    """elevenlabs: its Twilio calls are handed to `elevenlabs_agent`; empty: VOICE_ENGINE."""
+    engine: Annotated[tuple[str, ...], BeforeValidator(_engine)] = ()
+    """Its voice engines in order of preference; empty: VOICE_ENGINE. elevenlabs, as the first: see `is_handed_over`."""
     elevenlabs_agent: str = ""
     """Its id at ElevenLabs, where it is hosted or has a twin."""
     vapi_assistant: str = ""
@@ -309,6 +320,16 @@ class Agent:
     """What the webhook reports of a call, by name."""
     retention_days: Annotated[int | None, BeforeValidator(_days)] = None
     """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether its Twilio calls are handed to `elevenlabs_agent`; its other calls have the rest of `engine`."""
+        return self.engine[:1] == ("elevenlabs",)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The voice engines that it names for calls of the gateway itself."""
+        return self.engine[1:] if self.is_handed_over else self.engine
 
     @property
     def hosted_ids(self) -> Mapping[str, str]:
@@ -394,7 +415,7 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
         key, problem = first_problem(error)
         shown = {"speak": "voice", "retention_days": "memory.retention_days"}.get(key, key)
         raise SettingsError(f"{where}: {shown}{problem}") from None
-    if agent.engine == "elevenlabs" and not agent.elevenlabs_agent:
+    if agent.is_handed_over and not agent.elevenlabs_agent:
         raise SettingsError(f"{where}: engine elevenlabs needs elevenlabs_agent, the agent's id there")
     return agent
 

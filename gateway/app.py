@@ -33,8 +33,7 @@ from gateway.calls.recording_files import RecordingCipher
 from gateway.cluster.directory import ClusterTimeouts
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
 from gateway.cluster.store import NoSharedStore
-from gateway.engines.interface import VoiceEngine
-from gateway.engines.registry import ENGINES, MakeEngine, make_engine
+from gateway.engines.registry import ENGINES, EngineDirectory, MakeEngine, make_engines
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import NoJobQueue
@@ -154,7 +153,7 @@ def create_app(
     The gateway as an ASGI application. Raises SettingsError for mistakes in the settings.
 
     `is_worker`: other processes use the same DATA_DIR. `private_redis`: the server that their supervisor runs for them.
-    `engines`: the voice engines that VOICE_ENGINE may name.
+    `engines`: the voice engines that VOICE_ENGINE and agents may name.
 
     The application's lifespan starts and stops everything. Its state holds `media_endpoint`, the factory for media
     sockets, which do not pass through ASGI; `connection_limits`; `call_manager`, which `gateway serve` drains; and
@@ -200,7 +199,7 @@ class Config:
     admission: Admission
     dial_limits: DialLimits
     verifier: TelnyxVerifier | None
-    engine: VoiceEngine
+    engines: EngineDirectory
     writer: Summarizer
     admin_token: Secret
     tool_modules: Mapping[str, ReloadingToolModule]
@@ -218,7 +217,7 @@ class Config:
         agents = AgentDirectory(settings.agents, settings.folder)
         webhook_targets(settings, agents)  # a mistake is found at the start
         own_retention = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
-        engine = make_engine(settings, connect, engines)
+        directory = make_engines(settings, agents, connect, engines)
         if settings.max_call_seconds:
             live_calls = replace(timeouts.live_calls, longest_call=settings.max_call_seconds)
             timeouts = replace(timeouts, live_calls=live_calls)
@@ -234,14 +233,14 @@ class Config:
                 DialingRules(settings.outbound_allowed, agents.transfer_targets), settings.max_call_seconds
             ),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
-            engine=engine,
+            engines=directory,
             writer=make_summarizer(settings),
             admin_token=admin_token(settings),
             tool_modules=load_modules(agents),
             remote_tools=RemoteTools(agents, settings.agent_keys, timeouts.remote_tools),
             text_agents=_text_agents(settings, agents),
             agent_llms=build_agent_llms(
-                agents, accounts, engine_has_llm=engine.has_llm, recall_seconds=timeouts.turn_recall
+                agents, accounts, engine_has_llm=directory.has_llm, recall_seconds=timeouts.turn_recall
             ),
         )
 
@@ -388,13 +387,13 @@ class Services:
     tools: ToolLoader
     controls: Mapping[str, CallControl]
     """The REST client of each carrier that is set up."""
-    engine: VoiceEngine
+    engines: EngineDirectory
     memory: MemoryServices | NoMemoryServices
 
     @property
     def is_ready(self) -> bool:
-        """False while draining, and while the engine starts."""
-        return self.manager.takes_calls and self.engine.is_ready
+        """False while draining, and while an engine starts."""
+        return self.manager.takes_calls and self.engines.is_ready
 
     @property
     def counts(self) -> dict[str, int]:
@@ -409,11 +408,11 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     finalizer = _finalizer(config, resources, eraser)
     stack.push_async_callback(finalizer.close, seconds=timeouts.finalization_close)
     calls = await _call_factory(config, resources, eraser, stack)
-    await stack.enter_async_context(running(config.engine.run()))
+    await stack.enter_async_context(running(config.engines.run()))
     controls = _call_controls(settings, resources.http, config.dial_limits)
     manager = CallManager(config.agents, config.admission, controls, calls, finalizer, sharing.cluster, timeouts.calls)
     llms, tools = calls.agent_llms, calls.tool_loader
-    services = Services(manager, finalizer, eraser, llms, tools, controls, config.engine, calls.memory)
+    services = Services(manager, finalizer, eraser, llms, tools, controls, config.engines, calls.memory)
     await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
     for job in _background_jobs(config, resources, services):
@@ -474,7 +473,7 @@ async def _call_factory(
     )
     stack.push_async_callback(agent_llm.close, config.agent_llms)
     return CallFactory(
-        EngineConfig(config.engine, timeouts.engine),
+        {name: EngineConfig(engines[0], timeouts.engine) for name, engines in config.engines.by_agent.items()},
         agent_llms,
         await _tool_loader(config, resources, memory, stack),
         memory or NoMemoryServices(),
@@ -671,7 +670,7 @@ def _state(config: Config, resources: Resources, services: Services) -> dict[str
     return {
         **services.counts,
         "loop_lag_ms": round(services.manager.loop_lag * 1000, 1),
-        **config.engine.health(),
+        **config.engines.health(),
         "carriers": sorted(settings.carriers),
         "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
         **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),

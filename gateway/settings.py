@@ -28,6 +28,8 @@ ADMIN_TOKEN_FILE: Final = "admin-token"
 _HOST: Final = r"(?:\[[^\]@/]*\]|[\w.%-]*)(?::\d{1,5})?"
 _POSTGRES_URL: Final = re.compile(rf"postgres(?:ql)?://(?:[^@/]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?]*)?(?:\?.*)?")
 """As libpq reads it. Anything else would make a part of the password the name of a host, a port or a database."""
+ENGINE_KEYS: Final = {"deepgram": "DEEPGRAM_API_KEY"}
+"""The keys of voice engines that need one, in the order in which an engine is chosen if VOICE_ENGINE is not set."""
 MIN_ADMIN_TOKEN: Final = 16
 """Characters. 16 random ones can't be guessed over the network; a shorter one is probably a word."""
 
@@ -157,7 +159,9 @@ class Settings(BaseModel):
     telnyx_public_key: str = Field("", description="checks webhooks; base64, from the Telnyx portal")
     telnyx_api_url: HttpUrl = Field("https://api.telnyx.com/v2", description="Telnyx's REST API")
 
-    voice_engine: Annotated[str, _lower] = Field("", description="unset: deepgram if its key is set, else local")
+    voice_engine: Annotated[str, _lower] = Field(
+        "", description="one engine, or several with commas; unset: the first that has a key, else local"
+    )
     local_engine_calls: WholeNumber = Field(0, description="concurrent calls of the local engine; 0: four per core")
     local_recogniser: str = Field("moonshine", description="moonshine, whisper/MODEL, or https://host/v1#MODEL")
     local_voice: str = Field("hibari", description="hibari, or https://host/v1#MODEL/VOICE")
@@ -251,9 +255,14 @@ class Settings(BaseModel):
     """The variables that agents' tables name, with `api_key_env` or as `env:NAME`, as far as they are set."""
 
     @property
-    def engine(self) -> str:
-        """The voice engine in use."""
-        return self.voice_engine or ("deepgram" if self.deepgram_api_key else "local")
+    def engines(self) -> tuple[str, ...]:
+        """The voice engines of agents that name none: the first one, and those that replace it when it fails."""
+        named = tuple(dict.fromkeys(name for part in self.voice_engine.split(",") if (name := part.strip())))
+        return named or (next((engine for engine in ENGINE_KEYS if self.has_engine_key(engine)), "local"),)
+
+    def has_engine_key(self, engine: str) -> bool:
+        """Whether the key of this engine is set, or it needs none."""
+        return engine not in ENGINE_KEYS or bool(getattr(self, ENGINE_KEYS[engine].lower()))
 
     @property
     def webhook_secrets(self) -> tuple[Secret, ...]:
@@ -403,8 +412,9 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN together; the Twilio console shows both")
     if bool(settings.telnyx_api_key) != bool(settings.telnyx_public_key):
         raise SettingsError("set TELNYX_API_KEY and TELNYX_PUBLIC_KEY together; the Telnyx portal shows both")
-    if settings.voice_engine == "deepgram" and not settings.deepgram_api_key:
-        raise SettingsError("VOICE_ENGINE is deepgram but DEEPGRAM_API_KEY is not set")
+    for engine in settings.engines:
+        if not settings.has_engine_key(engine):
+            raise SettingsError(f"VOICE_ENGINE is {engine} but {ENGINE_KEYS[engine]} is not set")
     for provider, key in (("anthropic", settings.anthropic_api_key), ("xai", settings.xai_api_key)):
         if settings.summary_provider == provider and not key:
             raise SettingsError(f"SUMMARY_PROVIDER is {provider} but {provider.upper()}_API_KEY is not set")

@@ -108,16 +108,17 @@ def test_choices_ignore_case(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "environ, engine",
+    "environ, engines",
     [
-        ({}, "local"),
-        ({"DEEPGRAM_API_KEY": "k"}, "deepgram"),
-        ({"DEEPGRAM_API_KEY": "k", "VOICE_ENGINE": "local"}, "local"),
-        ({"DEEPGRAM_API_KEY": "k", "VOICE_ENGINE": "deepgram"}, "deepgram"),
+        ({}, ("local",)),
+        ({"DEEPGRAM_API_KEY": "k"}, ("deepgram",)),
+        ({"DEEPGRAM_API_KEY": "k", "VOICE_ENGINE": "local"}, ("local",)),
+        ({"DEEPGRAM_API_KEY": "k", "VOICE_ENGINE": "deepgram"}, ("deepgram",)),
+        ({"DEEPGRAM_API_KEY": "k", "VOICE_ENGINE": "Deepgram, local,"}, ("deepgram", "local")),
     ],
 )
-def test_engine_follows_the_key(environ, engine, tmp_path):
-    assert load(environ, tmp_path).engine == engine
+def test_engines_follow_the_key(environ, engines, tmp_path):
+    assert load(environ, tmp_path).engines == engines
 
 
 def test_agents_are_handed_on_as_read(tmp_path):

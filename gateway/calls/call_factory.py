@@ -1,7 +1,7 @@
 """Makes the live call of a media stream, from what calls use: memory, tools, the engine, recorders and the call log."""
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -110,7 +110,8 @@ class AgentMemory:
 class CallFactory:
     """Prepares calls while the phone rings, makes them when their media arrives, and logs them."""
 
-    engine: EngineConfig
+    engines: Mapping[str, EngineConfig]
+    """By the agent's name."""
     agent_llms: ResponderFactory
     tool_loader: ToolLoader
     memory: MemoryServices | NoMemoryServices
@@ -122,9 +123,8 @@ class CallFactory:
     def log(self) -> CallLog | NoCallLog:
         return self.memory.log
 
-    @property
-    def has_engine(self) -> bool:
-        return self.engine.is_set_up
+    def has_engine(self, agent: Agent) -> bool:
+        return self.engines[agent.name].is_set_up
 
     @property
     def has_memory(self) -> bool:
@@ -153,7 +153,8 @@ class CallFactory:
         session = call.session or call.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
-        session.engine = self.engine.engine.name
+        engine = self.engines[call.agent.name]
+        session.engine = engine.engine.name
         self.open_log(session, call)
         asks = call.agent.consent.require and session.consent is Consent.NONE
         if asks and session.turns:  # asked on an earlier stream, which ended before an answer
@@ -170,7 +171,7 @@ class CallFactory:
             CallAgent(call.agent, tools, llm.endpoint if llm is not None else None),
             stream,
             CallLeg(control, call.key[1], call.called, call.media_url, is_ours),
-            self.engine,
+            engine,
             call.access,
             CallRecords(self.call_events(call, cluster.share_entry), recorder),
             self.timeouts,

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from gateway import logs
-from gateway.agents import AgentDirectory
+from gateway.agents import Agent, AgentDirectory
 from gateway.calls.call import Call
 from gateway.calls.call_factory import CallFactory
 from gateway.calls.call_table import CallTable, CallTimeouts, ManagedCall
@@ -283,7 +283,9 @@ class CallManager:
             agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes, user_identity=user_identity
         )
         party = identity if user_identity else number
-        refusal = self._refusal(key, number, vouched=vouched) or await self._claim(key, party, limited=order is None)
+        refusal = self._refusal(key, number, agent, vouched=vouched) or await self._claim(
+            key, party, limited=order is None
+        )
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.labels(key[0], refusal.name.lower().replace("_", " ")).inc()
@@ -327,14 +329,14 @@ class CallManager:
             return Refusal.OVER
         return None
 
-    def _refusal(self, key: CallKey, caller: str, *, vouched: bool) -> Refusal | None:
+    def _refusal(self, key: CallKey, caller: str, agent: Agent, *, vouched: bool) -> Refusal | None:
         if self._draining:
             return Refusal.CLOSING
         if self._table.has_ended(key):
             return Refusal.OVER
         if not vouched and not self._allowed.admits(caller):
             return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
-        return None if self._calls.has_engine else Refusal.NO_ENGINE
+        return None if self._calls.has_engine(agent) else Refusal.NO_ENGINE
 
     async def _claim(self, key: CallKey, party: str, *, limited: bool) -> Refusal | None:
         """
@@ -445,7 +447,7 @@ class CallManager:
         """Why no call at all can be accepted or placed now."""
         if self._draining:
             return Refusal.CLOSING
-        return None if self._calls.has_engine else Refusal.NO_ENGINE
+        return None if any(map(self._calls.has_engine, self._agents)) else Refusal.NO_ENGINE
 
     async def claim_dial(self, order: OutboundCall) -> Refusal | None:
         """
@@ -548,7 +550,7 @@ class CallManager:
         self._unclaimed.pop(stream, None)
         key = (stream.carrier, started.call_id)
         call = await self._redeem(key, started)
-        if call is None or not self._calls.has_engine:
+        if call is None or not self._calls.has_engine(call.agent):
             self._stranger_log.warning("media socket refused", {"carrier": stream.carrier, "reason": "no valid token"})
             return None
         logs.set_call(call.session_id)

@@ -29,7 +29,8 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.cli import terminal
 from gateway.cli.setup import read_agents
 from gateway.cluster.open import check_redis_url
-from gateway.engines.registry import ENGINES, make_engine
+from gateway.engines.local import LocalEngine
+from gateway.engines.registry import ENGINES, make_engines
 from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedStoreUnavailable
 from gateway.history import traces
 from gateway.history.stores import store_path
@@ -293,12 +294,23 @@ class _Net:
 
 
 async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
-    """The engine, and the speech servers that replace the local engine's models."""
+    """The engines, and the speech servers that replace the local engine's models."""
+    found = []
     try:
-        found = [_ok("engine", await make_engine(settings, picows.connect, ENGINES).probe())]
+        agents = AgentDirectory(settings.agents, settings.folder)
+    except GatewayError:
+        return []  # reported with the settings
+    try:
+        engines = make_engines(settings, agents, picows.connect, ENGINES).engines
     except GatewayError as error:
         return [_wrong("engine", str(error))]
-    if settings.engine == "local":
+    for name, engine in engines.items():
+        check = "engine" if len(engines) == 1 else f"engine {name}"
+        try:
+            found.append(_ok(check, await engine.probe()))
+        except GatewayError as error:
+            found.append(_wrong(check, str(error)))
+    if isinstance(engines.get("local"), LocalEngine):
         config = SpeechConfig.read(settings.local_recogniser, settings.local_voice)
         for name, url in {"LOCAL_RECOGNISER": config.recogniser, "LOCAL_VOICE": config.voice}.items():
             if is_url(url, ("http", "https")):

@@ -194,7 +194,7 @@ def _listen(loaded: Settings) -> socket.socket:
 def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     host, port = listener.getsockname()[:2]
     several = {"workers": count} if count > 1 else {}
-    _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
+    _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": ",".join(loaded.engines), **several})
     token, login = admin_token(loaded), f"{local_url(host, port)}/login"
     if sys.stderr.isatty():  # a log may have other readers, so it never contains the code
         print(f"dashboard: {login}?code={LoginLinks(token).make()}", file=sys.stderr)
@@ -203,7 +203,7 @@ def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
         )
     else:
         _log.info("dashboard", extra={"url": login, "to_do": "gateway login-link prints a login link"})
-    if loaded.engine == "local" and not extras.is_installed("local"):
+    if loaded.engines == ("local",) and not extras.is_installed("local"):
         _log.warning("no voice engine, every call will be refused", extra={"to_do": SET_UP_ENGINE})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
         _log.warning("no carrier is set up; set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones")

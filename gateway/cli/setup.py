@@ -126,6 +126,6 @@ def hosted_agents(loaded: Settings, name: str = "") -> list[Agent]:
 def read_agents(account: ElevenLabsAccount, agents: Iterable[Agent]) -> list[HostedAgent]:
     """With their settings at ElevenLabs. Raises SettingsError, CarrierRefused."""
     return [
-        HostedAgent(one.name, one.elevenlabs_agent, one.engine == "elevenlabs", account.agent(one.elevenlabs_agent))
+        HostedAgent(one.name, one.elevenlabs_agent, one.is_handed_over, account.agent(one.elevenlabs_agent))
         for one in agents
     ]

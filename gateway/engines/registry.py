@@ -1,21 +1,25 @@
 """
-The voice engines, and which one this gateway uses.
+The voice engines, and which of them each agent uses.
 
 To add an engine: write `engines/NAME.py` with a `VoiceEngine` and its `EngineSession`, add what it needs to
 `settings.py` (and to `agents.py`, for options of an agent), and add a function to `ENGINES` that makes it from the
-settings. VOICE_ENGINE then takes its name. Nothing else in the gateway depends on which engine it is.
+settings; its key, if it needs one, to `ENGINE_KEYS` in `settings.py`. VOICE_ENGINE and `engine` of an agent then take
+its name. Nothing else in the gateway depends on which engine it is.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
+from gateway.agents import Agent
 from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
 from gateway.engines.interface import NoEngine, VoiceEngine
 from gateway.engines.local import LocalEngine
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import SettingsError
 from gateway.extras import how_to_install, is_installed
-from gateway.settings import Settings
+from gateway.settings import ENGINE_KEYS, Secret, Settings
 from gateway.speech.config import SpeechConfig
 from gateway.websocket.interface import Connector, tls_context
 
@@ -23,26 +27,79 @@ MakeEngine = Callable[[Settings, Connector], VoiceEngine]
 """Makes an engine. Raises SettingsError, with one line, for what a person has to correct."""
 
 
-def make_engine(settings: Settings, connect: Connector, engines: Mapping[str, MakeEngine]) -> VoiceEngine:
-    """The engine that the settings name. `connect` opens its sockets; `engines` is `ENGINES`, except in tests."""
-    if settings.engine not in engines:
-        raise SettingsError(f"VOICE_ENGINE is {settings.engine!r}; use one of: {', '.join(sorted(engines))}")
-    return engines[settings.engine](settings, connect)
+@dataclass(frozen=True)
+class EngineDirectory:
+    """The engines in use, and those of each agent in order of preference."""
+
+    engines: Mapping[str, VoiceEngine]
+    """By name: those that VOICE_ENGINE or an agent names, and no others."""
+    by_agent: Mapping[str, tuple[VoiceEngine, ...]]
+    """By the agent's name."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether each agent has an engine that has started."""
+        return all(any(engine.is_ready for engine in engines) for engines in self.by_agent.values())
+
+    def has_llm(self, agent: str) -> bool:
+        """Whether the agent needs no language model of its own."""
+        return all(engine.has_llm for engine in self.by_agent[agent])
+
+    def health(self) -> dict[str, Any]:
+        """Fields for /health."""
+        [first, *others] = (engine.health() for engine in self.engines.values())
+        return {**first, **({"engines": [first, *others]} if others else {})}
+
+    async def run(self) -> None:
+        """Background work of all engines, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for engine in self.engines.values():
+                group.create_task(engine.run(), name=engine.name)
+
+
+def make_engines(
+    settings: Settings, agents: Iterable[Agent], connect: Connector, makers: Mapping[str, MakeEngine]
+) -> EngineDirectory:
+    """
+    The engines of these agents. `connect` opens their sockets; `makers` is `ENGINES`, except in tests.
+
+    Raises SettingsError for an engine that is unknown or not set up, with the setting that names it.
+    """
+    made: dict[str, VoiceEngine] = {}
+
+    def make(name: str, where: str) -> VoiceEngine:
+        if name not in makers:
+            raise SettingsError(f"{where} is {name!r}; use one of: {', '.join(sorted(makers))}")
+        if not settings.has_engine_key(name):
+            raise SettingsError(f"{where} is {name} but {ENGINE_KEYS[name]} is not set")
+        if name == "local" and not is_installed("local"):
+            if where:
+                raise SettingsError(f"{where} is local but its packages are missing; run: {how_to_install('local')}")
+            return made.setdefault(name, NoEngine())
+        if name not in made:
+            made[name] = makers[name](settings, connect)
+        return made[name]
+
+    by_agent = {}
+    default = "VOICE_ENGINE" if settings.voice_engine else ""
+    if default:
+        for name in settings.engines:
+            make(name, default)
+    for agent in agents:
+        own = f"gateway.toml, [agents.{agent.name}]: engine"
+        named, where = (agent.engines, own) if agent.engines else (settings.engines, default)
+        by_agent[agent.name] = tuple(make(name, where) for name in named)
+    return EngineDirectory(made, by_agent)
 
 
 def _deepgram(settings: Settings, connect: Connector) -> VoiceEngine:
-    if settings.deepgram_api_key is None:
-        raise SettingsError("VOICE_ENGINE is deepgram but DEEPGRAM_API_KEY is not set")
     tls_context()  # reads the machine's certificates now, not during the first call
-    return DeepgramEngine(connect, settings.deepgram_agent_url, settings.deepgram_api_key, DeepgramTimeouts())
+    key = settings.deepgram_api_key or Secret("")
+    return DeepgramEngine(connect, settings.deepgram_agent_url, key, DeepgramTimeouts())
 
 
 def _local(settings: Settings, connect: Connector) -> VoiceEngine:
     SpeechConfig.read(settings.local_recogniser, settings.local_voice)
-    if not is_installed("local"):
-        if settings.voice_engine:
-            raise SettingsError(f"VOICE_ENGINE is local but its packages are missing; run: {how_to_install('local')}")
-        return NoEngine()
     key = settings.local_speech_api_key
     environ = {
         "LOCAL_RECOGNISER": settings.local_recogniser,

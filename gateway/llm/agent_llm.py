@@ -71,13 +71,14 @@ def build_agent_llms(
     agents: Iterable[Agent],
     accounts: LlmAccounts,
     *,
-    engine_has_llm: bool = True,
+    engine_has_llm: Callable[[str], bool] = lambda agent: True,
     recall_seconds: float = RECALL_SECONDS,
 ) -> dict[str, AgentLlm]:
     """
     By agent name; agents that use the engine's own model are not included. Equal entries share an upstream.
 
-    For an engine without a model, an agent without entries gets the first provider with a key, else the script.
+    `engine_has_llm`: whether this agent's engine has a model. Without one, an agent without entries gets the first
+    provider with a key, else the script.
     """
     # In the same order as for summaries.
     default = "anthropic" if accounts.anthropic_api_key else "xai" if accounts.xai_api_key else _SCRIPT
@@ -85,7 +86,7 @@ def build_agent_llms(
     agent_llms: dict[str, AgentLlm] = {}
     for agent in agents:
         where = f"gateway.toml, [agents.{agent.name}]: brain"
-        entries = agent.brain or (() if engine_has_llm else (default,))
+        entries = agent.brain or (() if engine_has_llm(agent.name) else (default,))
         keys = [orjson.dumps(entry, option=orjson.OPT_SORT_KEYS) for entry in entries]
         for key, entry in zip(keys, entries, strict=True):
             if key not in shared:

@@ -73,7 +73,7 @@ class TwilioEndpoint:
             if pending.is_limit:
                 return _xml(twilio.say_and_hang_up(BUSY_TEXT))
             return _xml(twilio.reject(busy=pending is Refusal.CLOSING))
-        if pending.agent.engine == PLATFORM and (document := await self.elevenlabs.register(pending, attestation)):
+        if pending.agent.is_handed_over and (document := await self.elevenlabs.register(pending, attestation)):
             self.manager.hand_over(pending.key, PLATFORM)
             return _xml(document)
         return self._connect(request, pending)

@@ -65,9 +65,9 @@ class Llms:
 
 def factory(log=None, recordings=None):
     memory = Memory(log) if log is not None else NoMemoryServices()
-    engine = EngineConfig(FakeVoiceEngine())
+    engines = {"maya": EngineConfig(FakeVoiceEngine())}
     return CallFactory(
-        engine, Llms(), Tools(), memory, RecordingDirectory(recordings), EventPublisher(), LiveCallTimeouts()
+        engines, Llms(), Tools(), memory, RecordingDirectory(recordings), EventPublisher(), LiveCallTimeouts()
     )
 
 

@@ -170,7 +170,7 @@ class Setup:
         self.cluster = cluster or SingleNode()
         self.tools = Tools()
         self.calls = Calls(
-            SimpleNamespace(is_set_up=has_engine),
+            {"maya": SimpleNamespace(is_set_up=has_engine)},
             agent_llms=None,
             tool_loader=self.tools,
             memory=memory or NoMemoryServices(),

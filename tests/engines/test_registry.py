@@ -6,13 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.agents import Agent
 from gateway.app import Timeouts
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.engine_connection import EngineTimeouts
 from gateway.engines.deepgram import DeepgramEngine
 from gateway.engines.interface import NoEngine
 from gateway.engines.local import LocalEngine
-from gateway.engines.registry import ENGINES, make_engine
+from gateway.engines.registry import ENGINES, EngineDirectory, make_engines
 from gateway.errors import EngineRefused, SettingsError
 from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector
@@ -33,8 +34,13 @@ from tests.stage import (
 CONNECT = cast(Connector, None)
 
 
+def directory(*agents: Agent, **fields: Any) -> EngineDirectory:
+    return make_engines(Settings(**fields), agents or [Agent("maya", "")], CONNECT, ENGINES)
+
+
 def made(**fields: Any) -> Any:
-    return make_engine(Settings(**fields), CONNECT, ENGINES)
+    [engine] = directory(**fields).by_agent["maya"]
+    return engine
 
 
 def test_deepgram_where_its_key_is_set() -> None:
@@ -72,11 +78,51 @@ def test_mistake_is_one_line(fields: dict[str, Any], problem: str) -> None:
         made(**fields)
 
 
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [
+        ("siri", r"gateway.toml, \[agents.maya\]: engine is 'siri'; use one of: deepgram, local"),
+        (["local", "deepgram"], r"\[agents.maya\]: engine is deepgram but DEEPGRAM_API_KEY is not set"),
+    ],
+)
+def test_mistake_of_an_agent_is_one_line(engine: Any, problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        directory(Agent("maya", "", engine=engine))
+
+
+def test_packages_that_an_agent_needs_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
+    with pytest.raises(SettingsError, match=r"\[agents.maya\]: engine is local but its packages are missing; run: "):
+        directory(Agent("maya", "", engine="local"))
+
+
+def test_each_agent_has_its_own_engines() -> None:
+    maya, sam = Agent("maya", ""), Agent("sam", "", engine=["local", "Deepgram"])
+    engines = directory(maya, sam, deepgram_api_key=Secret("k"))
+    assert [engine.name for engine in engines.by_agent["maya"]] == ["deepgram"]
+    assert [engine.name for engine in engines.by_agent["sam"]] == ["local", "deepgram"]
+    assert engines.by_agent["sam"][1] is engines.by_agent["maya"][0]
+    assert (engines.has_llm("maya"), engines.has_llm("sam")) == (True, False)
+
+
+def test_unused_engines_are_not_made() -> None:
+    engines = directory(Agent("maya", "", engine="local"), deepgram_api_key=Secret("k"))
+    assert list(engines.engines) == ["local"]
+    assert list(directory(Agent("maya", ""), deepgram_api_key=Secret("k")).engines) == ["deepgram"]
+
+
+def test_calls_that_are_not_handed_over_have_the_rest_of_the_list() -> None:
+    handed_over = Agent("maya", "", engine=["elevenlabs", "local"], elevenlabs_agent="agent_1")
+    engines = directory(handed_over, Agent("sam", "", engine="elevenlabs"), deepgram_api_key=Secret("k"))
+    names = {agent: [engine.name for engine in found] for agent, found in engines.by_agent.items()}
+    assert names == {"maya": ["local"], "sam": ["deepgram"]}
+
+
 async def test_whole_call_on_another_engine(tmp_path: Path) -> None:
-    """Registering an engine is all it takes."""
+    """Registering an engine is all it takes; VOICE_ENGINE or an agent names it."""
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\nengine = "echo"\n')
     async with make_carrier("twilio") as carrier:
         environ = {
-            "VOICE_ENGINE": "echo",
             "DATA_DIR": str(tmp_path / "data"),
             "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
             "PUBLIC_URL": PUBLIC_URL,

@@ -203,7 +203,7 @@ def agent(**fields):
     ],
 )
 async def test_engine_without_a_model_gets_one(accounts, name):
-    agent_llms = build_agent_llms([agent()], LlmAccounts(**accounts), engine_has_llm=False)
+    agent_llms = build_agent_llms([agent()], LlmAccounts(**accounts), engine_has_llm=lambda agent: False)
     [upstream] = agent_llms["maya"].upstreams
     assert (upstream.name, agent_llms["maya"].opens) == (name, name == "script")
     await close(agent_llms)
@@ -211,6 +211,6 @@ async def test_engine_without_a_model_gets_one(accounts, name):
 
 def test_configured_model_is_used():
     agent_llms = build_agent_llms(
-        [agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_has_llm=True
+        [agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_has_llm=lambda agent: True
     )
     assert [upstream.name for upstream in agent_llms["maya"].upstreams] == ["script"]
