@@ -223,6 +223,40 @@ def _consent(value: Any) -> Any:
     return value
 
 
+def _silence(value: Any) -> Any:
+    if isinstance(value, SilenceSettings):
+        return value
+    if value is False:
+        return SilenceSettings(ask_after=0.0, hang_up_after=0.0)
+    if not isinstance(value, dict):
+        raise ValueError("must be false, or a table like { ask_after = 20, hang_up_after = 60 }")
+    if unknown := sorted(set(value) - {"ask", "ask_after", "hang_up_after"}):
+        raise ValueError(f": unknown key {unknown[0]}; known are ask, ask_after, hang_up_after")
+    for key in ("ask_after", "hang_up_after"):
+        seconds = value.get(key, 0)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 3600:
+            raise ValueError(f".{key} must be a number of seconds, up to 3600; 0 for never")
+    ask_after, hang_up_after = value.get("ask_after"), value.get("hang_up_after")
+    if ask_after is None:
+        ask_after = min(20.0, hang_up_after / 3) if hang_up_after else 20.0
+    elif hang_up_after is None:
+        hang_up_after = max(60.0, ask_after * 3)
+    elif 0 < hang_up_after <= ask_after:
+        raise ValueError(".hang_up_after must be more than ask_after")
+    return {**value, "ask_after": ask_after, "hang_up_after": 60.0 if hang_up_after is None else hang_up_after}
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class SilenceSettings:
+    """What happens when neither the caller nor the agent speaks. Seconds; 0 for never."""
+
+    ask_after: float = 20.0
+    ask: str = ""
+    """The question whether the caller is there; empty for one in the agent's language."""
+    hang_up_after: float = 60.0
+    """Counted from the same moment as `ask_after`."""
+
+
 @dataclass(frozen=True, config=_CONFIG)
 class ConsentSettings:
     """What is said about the recording before the greeting, and whether the caller has to agree to it."""
@@ -309,6 +343,8 @@ class Agent:
     filler: Annotated[FillerSettings | None, BeforeValidator(_filler)] = None
     consent: Annotated[ConsentSettings, BeforeValidator(_consent)] = ConsentSettings()
     """To the recording of its calls."""
+    silence: Annotated[SilenceSettings, BeforeValidator(_silence)] = SilenceSettings()
+    """What a silent caller is asked, and when the agent hangs up."""
     repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
     """What identifies a caller, and what tools may store about one from call to call."""
     trust: TrustPolicy = TrustPolicy()

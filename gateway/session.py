@@ -65,6 +65,7 @@ class EndReason(enum.StrEnum):
     TRANSFERRED = "transferred"
     OPERATOR_HUNG_UP = "operator hung up"
     TIME_LIMIT = "longest call reached"
+    CALLER_SILENT = "caller silent"
     FAILED = "internal error"
 
 

@@ -126,6 +126,24 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
     assert agent(folder, voice=value).speak == block
 
 
+@pytest.mark.parametrize(
+    "value, settings",
+    [
+        (False, (0.0, "", 0.0)),
+        ({}, (20.0, "", 60.0)),
+        ({"ask_after": 5, "ask": "Hello?", "hang_up_after": 10}, (5.0, "Hello?", 10.0)),
+        ({"hang_up_after": 15}, (5.0, "", 15.0)),
+        ({"hang_up_after": 600}, (20.0, "", 600.0)),
+        ({"ask_after": 40}, (40.0, "", 120.0)),
+        ({"ask_after": 0}, (0.0, "", 60.0)),
+        ({"hang_up_after": 0}, (20.0, "", 0.0)),
+    ],
+)
+def test_silence_has_defaults_that_fit(folder, value, settings):
+    silence = agent(folder, silence=value).silence
+    assert (silence.ask_after, silence.ask, silence.hang_up_after) == settings
+
+
 # Mistakes
 
 
@@ -136,8 +154,8 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
             {"promt": "x"},
             "unknown key promt; known are brain, consent, elevenlabs_agent, engine, "
             "fields, filler, first_token_seconds, functions, greeting, knowledge, "
-            "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, retell_agent, sorry, "
-            "text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, webhook, webhook_events",
+            "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, retell_agent, silence, "
+            "sorry, text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, webhook, webhook_events",
         ),
         ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),
@@ -179,6 +197,11 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
         ({"consent": {"announce": "x", "require": "yes"}}, "consent.require must be true or false"),
         ({"consent": {"announce": " "}}, 'consent.announce is missing; write announce = "This call is recorded."'),
         ({"consent": {}}, 'consent.announce is missing; write announce = "This call is recorded."'),
+        ({"silence": True}, "silence must be false, or a table like { ask_after = 20, hang_up_after = 60 }"),
+        ({"silence": {"say": "x"}}, "silence: unknown key say; known are ask, ask_after, hang_up_after"),
+        ({"silence": {"ask": 7}}, "silence.ask must be text in quotes"),
+        ({"silence": {"ask_after": -1}}, "silence.ask_after must be a number of seconds, up to 3600; 0 for never"),
+        ({"silence": {"ask_after": 60, "hang_up_after": 20}}, "silence.hang_up_after must be more than ask_after"),
         ({"filler": "humming"}, 'filler must be sound = "typing", or say = ["Let me see.", "One second."]'),
         ({"filler": {"sound": "typing", "after": 0}}, "filler.after must be a number of seconds, up to 60"),
         ({"filler": {"loud": True}}, "filler: unknown key loud; known are after, say, sound"),

@@ -22,9 +22,10 @@ from gateway.calls.consent import ConsentTimeouts, RecordingConsent
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
 from gateway.calls.memory_commands import MemoryCommands
-from gateway.calls.monitoring import CallMonitor
+from gateway.calls.monitoring import CallMonitor, is_loud
 from gateway.calls.playout import Playout
 from gateway.calls.recorder import CallRecorder
+from gateway.calls.silence import SilenceStep, SilenceTimer
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
 from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker, observe
@@ -54,6 +55,7 @@ from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Turn, VoiceSession
 from gateway.telephony.media_stream import MediaStream
+from gateway.text.turn_taking import silence_texts
 from gateway.text.voice_commands import VoiceCommand
 from gateway.tools.executor import CallTools, ToolExecutor
 
@@ -78,6 +80,8 @@ class LiveCallTimeouts:
     """How long a caller waits for a memory command."""
     longest_call: float = math.inf
     """Then the agent says so, and hangs up."""
+    slowest_answer: float = 30.0
+    """Until then after the caller's turn, silence is not the caller's."""
     speech: SpeechTimeouts = SpeechTimeouts()
     consent: ConsentTimeouts = ConsentTimeouts()
 
@@ -155,6 +159,10 @@ class Call:
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._media_at = self._loop.time()
+        self._last_frame = b""
+        self._silence = SilenceTimer(config.silence, self._media_at)
+        texts = silence_texts(config.language)
+        self._still_there, self._silent_goodbye = config.silence.ask or texts["ask"], texts["goodbye"]
         elapsed = (datetime.now(UTC) - session.started_at).total_seconds()  # with an earlier stream, or at another node
         self._time_is_up_at = self._media_at + timeouts.longest_call - elapsed
 
@@ -213,10 +221,33 @@ class Call:
                 self._time_is_up_at = math.inf
                 self._end.time_is_up()
             elif self._consent.is_open:
+                self._silence.restart(now)
                 if words := self._consent.tick(now, self._transcript.played_until, self._context.greeting):
                     self._engine.say(words)
+            else:
+                self._check_silence(now)
         self._speech.tick(now)
         self._engine.tick(now)
+
+    def _check_silence(self, now: float) -> None:
+        """Ask a silent caller whether they are there; hang up if they are not."""
+        due = self._engine.answer_due_since
+        if (
+            not self._engine.ready
+            or self._end.is_ending
+            or self._tools.is_busy
+            or (due is not None and now - due < self._timeouts.slowest_answer)
+            or (self._caller_speaking and is_loud(self._last_frame))  # engines do not report that speech goes on
+        ):
+            self._silence.restart(now)
+            return
+        match self._silence.tick(now, played_until=self._transcript.played_until):
+            case SilenceStep.ASK:
+                self._log.info("caller silent, asking")
+                self._engine.say(self._still_there)
+            case SilenceStep.HANG_UP:
+                self._log.info("caller silent, hanging up")
+                self._end.caller_is_silent(self._silent_goodbye)
 
     @property
     def is_over(self) -> bool:
@@ -240,6 +271,7 @@ class Call:
 
     def on_caller_audio(self, audio: bytes) -> None:
         self._media_at = self._loop.time()
+        self._last_frame = audio
         self._engine.send_audio(audio)
         self.monitor.caller_audio(audio)
 
@@ -249,6 +281,7 @@ class Call:
 
     def on_digit(self, digit: str) -> None:
         self._media_at = self._loop.time()
+        self._silence.restart(self._media_at)
         self._identity.digit_pressed(digit, self._media_at)
 
     def on_stream_stopped(self) -> None:
@@ -268,6 +301,7 @@ class Call:
             case UserStartedSpeaking():
                 self._caller_speaking = True
                 self._consent.caller_speaks(self._loop.time())
+                self._silence.restart(self._loop.time())
                 self.latency.finish_turn()
                 if (heard_ms := self._speech.interrupt()) is not None:
                     BARGE_INS.labels(self.session.carrier).inc()
@@ -276,9 +310,11 @@ class Call:
                 self._caller_said(text)
             case AgentSaid(text):
                 self._consent.agent_spoke(self._loop.time())
+                self._silence.agent_said(self._loop.time())
                 if self._speech.text(text):
                     self._engine.answer_due_since = None
             case AgentAudioDone():
+                self._silence.agent_done()
                 self._speech.audio_done()
             case TurnEnded():
                 self._speech.open_gate()
@@ -314,6 +350,7 @@ class Call:
     def _caller_said(self, text: str) -> None:
         now = self._loop.time()
         self._caller_speaking = False
+        self._silence.restart(now)
         if sets_pin := self._memory_commands.sets_pin(text):
             self.recorder.discard()  # it has the digits
             without_pin = PIN_REMOVED

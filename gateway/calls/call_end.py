@@ -133,6 +133,17 @@ class CallEnd:
         self._after_goodbye("", lambda: self.end(EndReason.TIME_LIMIT))
         self._say(TIME_IS_UP, interrupt=True)
 
+    def caller_is_silent(self, goodbye: str) -> None:
+        """Say goodbye to a silent caller, and hang up. A caller who speaks after all cancels it, every time."""
+        self._requests = 0
+        self._after_goodbye("", lambda: self.end(EndReason.CALLER_SILENT))
+        self._say(goodbye)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a goodbye is being said, or a transfer is under way."""
+        return self._transferring or (self._goodbye is not None and not self._goodbye.done())
+
     def withdraw(self, requests: Collection[str]) -> None:
         if self._request in requests:
             self.cancel_goodbye()
@@ -152,7 +163,7 @@ class CallEnd:
             await self._speech.goodbye_played()
             action()
 
-        if self._goodbye is None:
+        if self._goodbye is None or self._goodbye.done():  # done: a transfer that failed
             self._speech.expect_goodbye()
             self._request = request
             self._requests += 1

@@ -31,6 +31,7 @@ _WINDOW_BYTES: Final = BYTES_PER_SECOND // 10
 # Without its sign bit, a mu-law code grows with the logarithm of the amplitude, as loudness does.
 _LOUDNESS: Final = bytes(~sample & 0x7F for sample in range(256))
 _LOUDEST: Final = 127
+_LOUD: Final = 45  # an amplitude of 800 of 32767: above the noise of a line, below quiet speech
 _EVERY: Final = 8  # every eighth sample shows who speaks and costs next to nothing for two hundred calls
 _WANTED: Final = "levels-wanted"
 
@@ -143,6 +144,11 @@ class LevelMeter:
                 break
             self._windows.popleft()
         return round(caller_peak / _LOUDEST, 2), round(agent_peak / _LOUDEST, 2)
+
+
+def is_loud(audio: bytes) -> bool:
+    """Whether this frame may be speech."""
+    return _peak(audio) >= _LOUD
 
 
 def _peak(audio: bytes) -> int:

@@ -148,6 +148,11 @@ class ToolExecutor:
         """The definitions that the agent gets."""
         return tuple(function.schema.definition for function in self._functions.values())
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a tool runs."""
+        return bool(self._running)
+
     # Called by the call
 
     def start_up(self) -> "asyncio.Task[None]":

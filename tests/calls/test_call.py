@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.agents import Agent
+from gateway.agents import Agent, SilenceSettings
 from gateway.calls.call import ANSWERED_ALREADY, Call, CallAgent, LiveCallTimeouts
 from gateway.calls.call_end import TIME_IS_UP
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineTimeouts
@@ -25,7 +25,9 @@ from gateway.engines.interface import (
 from gateway.errors import EngineRefused
 from gateway.memory.access import MemoryAccess
 from gateway.session import EndReason, Speaker, VoiceSession
+from gateway.tools.builtin import Builtin
 from gateway.tools.executor import CallTools
+from gateway.tools.schema import FunctionSchema
 from tests.fakes.call_parts import (
     CALLER,
     FakeLeg,
@@ -40,6 +42,8 @@ pytestmark = pytest.mark.virtual_time
 
 TIMEOUTS = LiveCallTimeouts()
 AUDIO = b"\x01" * 160
+NO_TOOLS = CallTools()
+NEVER = SilenceSettings(ask_after=0, hang_up_after=0)
 
 
 class Line:
@@ -52,6 +56,7 @@ class Line:
         leg: FakeLeg | None = None,
         timeouts=TIMEOUTS,
         started_at=None,
+        tools=NO_TOOLS,
         **of_agent,
     ) -> None:
         self.stream = FakeStream()
@@ -66,7 +71,7 @@ class Line:
         agent = Agent("maya", "You are Maya.\n{{memory}}", greeting="Hi, Maya here.", **of_agent)
         self.call = Call(
             self.session,
-            CallAgent(agent, CallTools(), None),
+            CallAgent(agent, tools, None),
             self.stream,
             self.leg,
             EngineConfig(self.engine, EngineTimeouts(retry_pauses=())),
@@ -320,7 +325,7 @@ async def test_access_outlives_the_stream_without_observers(line):
 
 @pytest.fixture
 async def short_line() -> AsyncIterator[Line]:
-    line = Line(timeouts=replace(TIMEOUTS, longest_call=600.0, media_silence=10_000.0))
+    line = Line(timeouts=replace(TIMEOUTS, longest_call=600.0, media_silence=10_000.0), silence=NEVER)
     await line.connected()
     yield line
 
@@ -358,3 +363,122 @@ async def test_time_counts_from_the_start_of_the_call():
     assert line.engine.session.said == [TIME_IS_UP]
     line.agent_says(TIME_IS_UP)
     assert await line.ends() is EndReason.TIME_LIMIT
+
+
+# A silent caller
+
+
+@pytest.fixture
+async def quiet_line() -> AsyncIterator[Line]:
+    line = Line(timeouts=replace(TIMEOUTS, media_silence=10_000.0), language="de")
+    await line.connected()
+    line.agent_says("Hi, Maya here.")
+    yield line
+    line.call.end(EndReason.SHUTDOWN)
+    await line.ends()
+
+
+STILL_THERE = "Sind Sie noch da?"
+GOODBYE = "Ich höre leider nichts mehr und lege jetzt auf. Auf Wiederhören."
+
+
+async def test_silent_caller_is_asked_then_hung_up_on(quiet_line):
+    line = quiet_line
+    await ticked(line, 19)
+    assert line.engine.session.said == []
+    await ticked(line, 2)
+    assert line.engine.session.said == [STILL_THERE]
+    line.agent_says(STILL_THERE)
+    await ticked(line, 41)
+    assert line.engine.session.said == [STILL_THERE, GOODBYE]
+    assert not line.call.is_over
+    await asyncio.sleep(0)
+    line.agent_says(GOODBYE)
+    assert await line.ends() is EndReason.CALLER_SILENT
+    assert line.leg.hangups == 1
+    assert [turn.text for turn in line.session.turns] == [f"Hi, Maya here. {STILL_THERE} {GOODBYE}"]
+
+
+async def test_caller_who_answers_stays(quiet_line):
+    line = quiet_line
+    await ticked(line, 21)
+    line.agent_says(STILL_THERE)
+    await ticked(line, 38)
+    line.caller_says("Ja, ich suche nur die Nummer.")
+    line.agent_says("Kein Problem.")
+    await ticked(line, 19)
+    assert line.engine.session.said == [STILL_THERE]
+
+
+async def test_caller_who_speaks_during_the_goodbye_stays(quiet_line):
+    line = quiet_line
+    for _ in range(2):  # every time
+        await ticked(line, 62)
+        assert line.engine.session.said[-1] == GOODBYE
+        line.caller_says("Halt, ich bin noch da!")
+        line.agent_says("Schön.")
+    await ticked(line, 15)
+    assert not line.call.is_over
+
+
+async def test_digits_are_no_silence(quiet_line):
+    for _ in range(5):
+        await ticked(quiet_line, 15)
+        quiet_line.call.on_digit("4")
+    assert quiet_line.engine.session.said == []
+
+
+async def test_agent_that_speaks_is_no_silence(quiet_line):
+    line = quiet_line
+    line.engine.session.emit(AgentSaid("A long story."))
+    line.engine.session.speak(b"\x01" * 8000 * 60)
+    line.engine.session.emit(AgentAudioDone())
+    await ticked(line, 79)
+    assert line.engine.session.said == []
+    await ticked(line, 2)
+    assert line.engine.session.said == [STILL_THERE]
+
+
+async def test_caller_in_a_long_turn_is_not_silent(quiet_line):
+    """Engines report the start of a turn and then nothing until its end."""
+    line = quiet_line
+    line.engine.session.emit(UserStartedSpeaking())
+    for _ in range(50):
+        line.call.on_caller_audio(b"\x10\x90" * 80)
+        await ticked(line, 1)
+    assert line.engine.session.said == []
+    line.call.on_caller_audio(b"\xff" * 160)  # the engine has missed the end of it
+    await ticked(line, 21)
+    assert line.engine.session.said == [STILL_THERE]
+
+
+async def test_agent_that_thinks_is_no_silence(quiet_line):
+    line = quiet_line
+    line.caller_says("Wie ist das Wetter?")
+    await ticked(line, 29)
+    assert line.engine.session.said == []
+
+
+async def test_tool_that_runs_is_no_silence():
+    async def search(call, arguments):
+        await asyncio.sleep(100)
+
+    tools = CallTools(builtins=(Builtin(FunctionSchema.of("search", "Search."), search, timeout=200.0),))
+    line = Line(timeouts=replace(TIMEOUTS, media_silence=10_000.0), tools=tools)
+    await line.connected()
+    line.engine.session.emit(FunctionsRequested((FunctionCall("f1", "search", "{}"),)))
+    await ticked(line, 118)
+    assert line.engine.session.said == []
+    await ticked(line, 3)
+    assert line.engine.session.said == ["Are you still there?"]
+    line.call.end(EndReason.SHUTDOWN)
+    await line.ends()
+
+
+async def test_silence_can_be_left_alone():
+    line = Line(timeouts=replace(TIMEOUTS, media_silence=10_000.0), silence=NEVER)
+    await line.connected()
+    await ticked(line, 500)
+    assert line.engine.session.said == []
+    line.call.end(EndReason.SHUTDOWN)
+    await line.ends()
