@@ -40,7 +40,7 @@ from gateway.finalization.job import NoJobQueue
 from gateway.finalization.job_table import JobTable, never_alive
 from gateway.finalization.remote_copies import RemoteCopies
 from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
-from gateway.finalization.summary.summarizer import Summarizer, build_writer
+from gateway.finalization.summary.summarizer import Summarizer, build_summarizer
 from gateway.finalization.webhooks import NoWebhooks, WebhookOutbox, WebhookTarget, WebhookTimeouts, check_secrets
 from gateway.finalization.worker import FinalizationTimeouts, FinalizationWorker
 from gateway.history import traces
@@ -53,7 +53,8 @@ from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
 from gateway.llm import agent_llm
-from gateway.llm.agent_llm import RECALL_SECONDS, AgentLlm, LlmAccounts, build_agent_llms
+from gateway.llm.accounts import LlmAccounts
+from gateway.llm.agent_llm import RECALL_SECONDS, AgentLlm, build_agent_llms
 from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.maintenance import running
@@ -221,8 +222,6 @@ class Config:
         if settings.max_call_seconds:
             live_calls = replace(timeouts.live_calls, longest_call=settings.max_call_seconds)
             timeouts = replace(timeouts, live_calls=live_calls)
-        account_names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
-        accounts = LlmAccounts(**{name: getattr(settings, name) for name in account_names}, keys=settings.agent_keys)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -234,13 +233,16 @@ class Config:
             ),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engines=directory,
-            writer=make_summarizer(settings),
+            writer=make_summarizer(settings, agents),
             admin_token=admin_token(settings),
             tool_modules=load_modules(agents),
             remote_tools=RemoteTools(agents, settings.agent_keys, timeouts.remote_tools),
             text_agents=_text_agents(settings, agents),
             agent_llms=build_agent_llms(
-                agents, accounts, engine_has_llm=directory.has_llm, recall_seconds=timeouts.turn_recall
+                agents,
+                llm_accounts(settings),
+                engine_has_llm=directory.has_llm,
+                recall_seconds=timeouts.turn_recall,
             ),
         )
 
@@ -259,16 +261,20 @@ def agent_rules(agents: AgentDirectory) -> dict[str, AgentRules]:
     }
 
 
-def make_summarizer(settings: Settings, *, provider: str = "", model: str = "") -> Summarizer:
+def llm_accounts(settings: Settings) -> LlmAccounts:
+    names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
+    return LlmAccounts(**{name: getattr(settings, name) for name in names}, keys=settings.agent_keys)
+
+
+def make_summarizer(settings: Settings, agents: Iterable[Agent], *, provider: str = "", model: str = "") -> Summarizer:
     """For these settings, or for another provider and model than they name."""
     missing = "prompts/summary.md is missing; it says how the language model writes a summary"
-    return build_writer(
+    return build_summarizer(
+        llm_accounts(settings),
+        agents,
         provider=provider or settings.summary_provider,
         model=model if provider else settings.summary_model,
-        anthropic_api_key=settings.anthropic_api_key,
-        anthropic_base_url=settings.anthropic_base_url,
-        xai_api_key=settings.xai_api_key,
-        xai_api_url=settings.xai_api_url,
+        api_key=settings.summary_api_key,
         instructions=find_text("prompts/summary.md", settings.folder, missing=missing),
     )
 

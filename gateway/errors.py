@@ -107,7 +107,11 @@ class LlmUnavailable(LlmError):
 
 
 class LlmRefused(LlmError):
-    """The provider answered, but not usably; the same request would get the same answer."""
+    """The provider answered, but not usably; the same request would get the same answer. `status`: of HTTP, or 0."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class StoreError(GatewayError):

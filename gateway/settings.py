@@ -131,6 +131,20 @@ Names = Annotated[
         lambda value: {name.strip() for name in value.split(",")} - {""} if isinstance(value, str) else value
     ),
 ]
+KEYED_PROVIDERS: Final = ("anthropic", "xai", "openai")
+"""Language models that need a key, in order of preference."""
+SUMMARY_PROVIDERS: Final = (*KEYED_PROVIDERS, "openclaw", "brain", "extractive")
+
+
+def _summary_provider(value: str) -> str:
+    """One of the names, in any case, or a URL."""
+    if value.lower() in ("", *SUMMARY_PROVIDERS):
+        return value.lower()
+    if not is_url(value, ("https", "http")):
+        raise ValueError(f"use one of: {', '.join(SUMMARY_PROVIDERS)}, or the URL of a server with chat completions")
+    return value
+
+
 _lower: Final = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
 
 
@@ -184,14 +198,19 @@ class Settings(BaseModel):
 
     remem_api_url: HttpUrl = Field("", description="a store that gets call documents too; unset: the embedded one only")
     remem_api_key: Key = Field(None, description="key for that store; without a URL: a key for the embedded store")
-    summary_provider: Annotated[Literal["", "anthropic", "xai", "extractive"], _lower] = Field(
-        "", description="what writes summaries; unset: the first that has a key, else extractive"
+    summary_provider: Annotated[str, AfterValidator(_summary_provider)] = Field(
+        "",
+        description="what writes summaries: anthropic, xai, openai, openclaw, brain (the agent's own), extractive, or "
+        "the URL of a server with chat completions; unset: the first that has a key, else brain",
     )
-    summary_model: str = Field("", description="unset: claude-haiku-5-5 or grok-4.3")
+    summary_model: str = Field("", description="unset: claude-haiku-5-5, grok-4.3 or gpt-5.4-mini")
+    summary_api_key: Key = Field(None, description="key for the server that SUMMARY_PROVIDER names by its URL")
     anthropic_api_key: Key = Field(None, description="summaries by Claude")
     anthropic_base_url: HttpUrl = Field("https://api.anthropic.com", description="without /v1")
     xai_api_key: Key = Field(None, description="summaries by Grok")
     xai_api_url: HttpUrl = Field("https://api.x.ai/v1", description="with /v1")
+    openai_api_key: Key = Field(None, description="summaries by GPT, and openai/MODEL as a brain")
+    openai_base_url: HttpUrl = Field("https://api.openai.com/v1", description="with /v1")
     openclaw_gateway_url: str = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
     openclaw_gateway_token: Key = Field(None, description="its token; it gives full access there, so keep it private")
 
@@ -415,9 +434,11 @@ def _check_together(settings: Settings) -> None:
     for engine in settings.engines:
         if not settings.has_engine_key(engine):
             raise SettingsError(f"VOICE_ENGINE is {engine} but {ENGINE_KEYS[engine]} is not set")
-    for provider, key in (("anthropic", settings.anthropic_api_key), ("xai", settings.xai_api_key)):
-        if settings.summary_provider == provider and not key:
-            raise SettingsError(f"SUMMARY_PROVIDER is {provider} but {provider.upper()}_API_KEY is not set")
+    provider = settings.summary_provider
+    if provider in KEYED_PROVIDERS and not getattr(settings, f"{provider}_api_key"):
+        raise SettingsError(f"SUMMARY_PROVIDER is {provider} but {provider.upper()}_API_KEY is not set")
+    if is_url(provider, ("https", "http")) and not settings.summary_model:
+        raise SettingsError("SUMMARY_PROVIDER is a URL, so SUMMARY_MODEL has to name the model there")
 
 
 # Folders

@@ -34,7 +34,8 @@ from gateway.engines.registry import ENGINES, make_engines
 from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedStoreUnavailable
 from gateway.history import traces
 from gateway.history.stores import store_path
-from gateway.settings import Secret, Settings, is_url
+from gateway.llm.accounts import SCRIPT
+from gateway.settings import KEYED_PROVIDERS, Secret, Settings, is_url
 from gateway.speech.config import SpeechConfig
 from gateway.telephony.elevenlabs_setup import (
     INITIATION_PATH,
@@ -413,21 +414,35 @@ async def _language_models(settings: Settings, net: _Net) -> list[CheckResult]:
         url = f"{settings.xai_api_url.rstrip('/')}/models"
         names = {"keys": "XAI_API_KEY", "address": "XAI_API_URL"}
         found.append(await net.check_key("xai", url, **names, headers=_bearer(key)))
+    if (key := settings.openai_api_key) is not None:
+        url = f"{settings.openai_base_url.rstrip('/')}/models"
+        names = {"keys": "OPENAI_API_KEY", "address": "OPENAI_BASE_URL"}
+        found.append(await net.check_key("openai", url, **names, headers=_bearer(key)))
     if settings.openclaw_gateway_url:
         headers = _bearer(settings.openclaw_gateway_token or Secret(""))
         url = f"{settings.openclaw_gateway_url.rstrip('/').removesuffix('/v1')}/v1/models"
         names = {"keys": "OPENCLAW_GATEWAY_TOKEN", "address": "OPENCLAW_GATEWAY_URL"}
         found.append(await net.check_key("openclaw", url, **names, headers=headers))
-    by_key = "anthropic" if settings.anthropic_api_key else "xai" if settings.xai_api_key else "extractive"
-    provider = settings.summary_provider or by_key
-    if provider != "extractive":
-        found.append(_ok("summaries", f"written by {provider}"))
-    elif settings.summary_provider:
-        found.append(_ok("summaries", "written without a language model"))
-    else:
-        todo = "set ANTHROPIC_API_KEY or XAI_API_KEY, or SUMMARY_PROVIDER=extractive to keep it so"
-        found.append(_warning("summaries", "written without a language model", todo))
+    found.append(_summaries(settings))
     return found
+
+
+def _summaries(settings: Settings) -> CheckResult:
+    """What writes the summaries, by the same rule as `build_summarizer`."""
+    agents = AgentDirectory(settings.agents, settings.folder)
+    brains = sorted(agent.name for agent in agents if set(map(str, agent.brain)) - {SCRIPT})
+    by_key = next((name for name in KEYED_PROVIDERS if getattr(settings, f"{name}_api_key")), "")
+    provider = settings.summary_provider or by_key or ("brain" if brains else "extractive")
+    if provider == "brain" and brains:
+        return _ok("summaries", f"written by the language model of {', '.join(brains)}")
+    if provider == "brain":
+        return _warning("summaries", "SUMMARY_PROVIDER is brain but no agent has one", "set brain in gateway.toml")
+    if provider != "extractive":
+        return _ok("summaries", f"written by {provider}")
+    if settings.summary_provider:
+        return _ok("summaries", "written without a language model")
+    todo = "give an agent a brain, or set SUMMARY_PROVIDER or a key; SUMMARY_PROVIDER=extractive keeps it so"
+    return _warning("summaries", "written without a language model", todo)
 
 
 async def _remem(settings: Settings, net: _Net) -> list[CheckResult]:

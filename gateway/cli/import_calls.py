@@ -114,7 +114,7 @@ async def _importer(loaded: Settings) -> AsyncIterator[tuple[ConversationImport,
         http = await stack.enter_async_context(httpx.AsyncClient())
         shared = await stack.enter_async_context(open_shared_store(loaded))
         erasure = await stack.enter_async_context(open_shared_erasure(loaded))
-        summarizer, embedder = make_summarizer(loaded), make_embedder(loaded)
+        summarizer, embedder = make_summarizer(loaded, agents), make_embedder(loaded)
         stack.push_async_callback(summarizer.close)
         if embedder is not None:
             stack.callback(embedder.close)

@@ -36,7 +36,7 @@ from gateway.history.stores import Stores, existing_stores
 from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
-from gateway.settings import Settings, admin_token
+from gateway.settings import KEYED_PROVIDERS, SUMMARY_PROVIDERS, Settings, admin_token
 from gateway.telephony.phone_numbers import e164
 
 DESCRIPTION: Final = (
@@ -288,12 +288,14 @@ async def _memory_rebuild(context: _Context) -> AsyncIterator[MemoryRebuild]:
 
     given, stores = context.settings, context.stores
     provider, _, model = context.options.model.partition("/")
-    if provider not in ("", "extractive", "anthropic", "xai"):
-        raise SettingsError(f"--model is {provider!r}; use extractive, anthropic or xai, or such as anthropic/MODEL")
-    if provider in ("anthropic", "xai") and not getattr(given, f"{provider}_api_key"):
+    if provider not in ("", *SUMMARY_PROVIDERS):
+        known = ", ".join(SUMMARY_PROVIDERS)
+        raise SettingsError(f"--model is {provider!r}; use one of: {known}, or such as anthropic/MODEL")
+    if provider in KEYED_PROVIDERS and not getattr(given, f"{provider}_api_key"):
         raise SettingsError(f"--model {provider} needs {provider.upper()}_API_KEY")
     embedder, archive_dir = make_embedder(given), given.voice_session_archive_dir
-    summarizer = make_summarizer(given, provider=provider, model=model)
+    agents = AgentDirectory(given.agents, given.folder)
+    summarizer = make_summarizer(given, agents, provider=provider, model=model)
     try:
         async with httpx.AsyncClient() as http, context.eraser() as eraser:
             topics = PinnedTopicStore(stores.memory, embed=embedder.embed if embedder else None)
@@ -303,7 +305,7 @@ async def _memory_rebuild(context: _Context) -> AsyncIterator[MemoryRebuild]:
                 remem=connect_remem(given.remem_api_url, given.remem_api_key, http),
                 summarizer=summarizer,
                 archive=Archive(archive_dir, retention_days=0),
-                agents=agent_rules(AgentDirectory(given.agents, given.folder)),
+                agents=agent_rules(agents),
                 is_erased=eraser.is_erased,
             )
             history = CallHistory(stores, data_dir=given.data_dir, archive_dir=archive_dir)
@@ -380,7 +382,7 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "--item": {"action": "append", "default": [], "metavar": "TEXT", "help": "open item; may be repeated"},
     "--closed": {**_FLAG, "help": "close it: the agent no longer gets it"},
     "--all": {**_FLAG, "help": "all callers"},
-    "--model": {"default": "", "help": "extractive, anthropic, xai, or such as anthropic/MODEL"},
+    "--model": {"default": "", "help": "a SUMMARY_PROVIDER, or such as anthropic/MODEL"},
     "--dry-run": {**_FLAG, "help": "show what would change, and change nothing"},
     "--undo": {**_FLAG, "help": "restore what the last rebuild replaced"},
     "--verify": {"nargs": "*", "metavar": "WORD", "help": _VERIFY_HELP},

@@ -141,7 +141,8 @@ class FinalizationSteps:
 
     async def summarize(self, session: VoiceSession) -> CallSummary:
         """A summary by the language model, or by rules if none is configured. Raises LlmError."""
-        return await self._summarize(session, self.summarizer.ask if self.summarizer.has_llm else self.summarizer.write)
+        has_llm = self.summarizer.has_llm(session.agent)
+        return await self._summarize(session, self.summarizer.ask if has_llm else self.summarizer.write)
 
     async def learn_facts(self, job: FinalizationJob) -> None:
         """The caller's facts. Those of a better summary replace them."""
@@ -189,7 +190,7 @@ class FinalizationSteps:
     def upgrade_due(self, job: FinalizationJob) -> bool:
         """Whether the summary was written by rules although a language model is configured."""
         by_rules = job.summary is not None and job.summary.written_by == EXTRACTIVE
-        return self.summarizer.has_llm and by_rules and not job.superseded
+        return self.summarizer.has_llm(job.session.agent) and by_rules and not job.superseded
 
     async def upgrade(self, job: FinalizationJob) -> None:
         """Have a language model rewrite the summary and replace the document. Raises LlmError."""
@@ -251,7 +252,7 @@ class FinalizationSteps:
         topics = await self.memory.topics.topics(session.agent, session.caller)
         topics = [topic for topic in topics if topic.trust <= session.trust]
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
-        context = SummaryContext(recited, known_topics, facts, self._rules(session).fields)
+        context = SummaryContext(session.agent, recited, known_topics, facts, self._rules(session).fields)
         return await write(spoken_lines(session.turns), context)
 
     def document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:

@@ -1,24 +1,18 @@
-"""
-The agents' own language models, from the `brain` entries of gateway.toml.
-
-An entry is "anthropic/MODEL", "xai/MODEL" or "openclaw/AGENT" (the part after the slash is optional), a table for any
-server with a chat completions API, or "script" for rules instead of a model.
-"""
+"""The agents' own language models, from the `brain` entries of gateway.toml."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
 from gateway.agents import Agent
-from gateway.errors import SettingsError
+from gateway.llm.accounts import SCRIPT, LlmAccounts, ModelAddress, model_address
 from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import Upstream
 from gateway.llm.scripted import ScriptedUpstream
-from gateway.settings import Secret, is_url, read_table
+from gateway.settings import Secret
 from gateway.text.spoken_text import load_rules, spoken
 
 RECALL_SECONDS: Final = 0.05
@@ -27,12 +21,8 @@ WARM_SECONDS: Final = 30.0  # servers and firewalls drop connections that are id
 LOOK_SECONDS: Final = 1.0
 """How soon connections are opened for a new call after an idle time: before its greeting has ended."""
 
-_SCRIPT: Final = "script"
 _SCRIPT_RECALL_SECONDS: Final = 0.5
 """The script has nothing to say but what it remembers, so it waits longer."""
-_KNOWN: Final = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, script, or a table with url and model"
-
-_Given = TypeVar("_Given")
 
 
 @dataclass(frozen=True)
@@ -54,19 +44,6 @@ class AgentLlm:
     """Whether answers are made speakable; off where another platform's voice reads tags."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LlmAccounts:
-    """Addresses and keys of the providers. `keys` holds the variables that `api_key_env` may name."""
-
-    anthropic_api_key: Secret | None = None
-    anthropic_base_url: str = "https://api.anthropic.com"
-    xai_api_key: Secret | None = None
-    xai_api_url: str = "https://api.x.ai/v1"
-    openclaw_gateway_url: str = ""
-    openclaw_gateway_token: Secret | None = None
-    keys: Mapping[str, Secret] = field(default_factory=dict)
-
-
 def build_agent_llms(
     agents: Iterable[Agent],
     accounts: LlmAccounts,
@@ -80,8 +57,7 @@ def build_agent_llms(
     `engine_has_llm`: whether this agent's engine has a model. Without one, an agent without entries gets the first
     provider with a key, else the script.
     """
-    # In the same order as for summaries.
-    default = "anthropic" if accounts.anthropic_api_key else "xai" if accounts.xai_api_key else _SCRIPT
+    default = next(iter(accounts.with_keys), SCRIPT)
     shared: dict[bytes, Upstream] = {}
     agent_llms: dict[str, AgentLlm] = {}
     for agent in agents:
@@ -90,10 +66,10 @@ def build_agent_llms(
         keys = [orjson.dumps(entry, option=orjson.OPT_SORT_KEYS) for entry in entries]
         for key, entry in zip(keys, entries, strict=True):
             if key not in shared:
-                shared[key] = _upstream(entry, accounts, where)
+                shared[key] = _upstream(model_address(entry, accounts, where))
         if entries:
             spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
-            is_script = entries == (_SCRIPT,)
+            is_script = entries == (SCRIPT,)
             agent_llms[agent.name] = AgentLlm(
                 upstreams=tuple(shared[key] for key in keys),
                 first_token_seconds=agent.first_token_seconds,
@@ -138,62 +114,19 @@ def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
     return dict.fromkeys(upstream for brain in agent_llms.values() for upstream in brain.upstreams)
 
 
-# Entries
-
-
-def _upstream(entry: str | Mapping[str, Any], accounts: LlmAccounts, where: str) -> Upstream:
+def _upstream(address: ModelAddress) -> Upstream:
     """Chat completions are imported here: aiohttp takes a tenth of a second, and few gateways need it."""
-    if not isinstance(entry, str):
-        return _compatible(entry, accounts.keys, where)
-    provider, _, model = (part.strip() for part in entry.partition("/"))
-    entry_at = f"{where} {entry!r}"
-    match provider:
-        case "anthropic":
-            key = _needed(accounts.anthropic_api_key, "ANTHROPIC_API_KEY", entry_at)
-            return AnthropicUpstream(accounts.anthropic_base_url, model, key)
-        case "xai":
-            key = _needed(accounts.xai_api_key, "XAI_API_KEY", entry_at)
-            from gateway.llm.openai import xai_upstream
+    if address.provider == "script":
+        return ScriptedUpstream()
+    if address.provider == "anthropic":
+        return AnthropicUpstream(address.url, address.model, address.api_key or Secret(""))
+    if address.provider == "openclaw":
+        from gateway.llm.openclaw import OpenClawUpstream
 
-            return xai_upstream(accounts.xai_api_url, model, key, options={})
-        case "openclaw":
-            url = _needed(accounts.openclaw_gateway_url, "OPENCLAW_GATEWAY_URL", entry_at)
-            token = _needed(accounts.openclaw_gateway_token, "OPENCLAW_GATEWAY_TOKEN", entry_at)
-            from gateway.llm.openclaw import OpenClawUpstream
+        return OpenClawUpstream(address.url, address.model, address.api_key)
+    from gateway.llm.openai import OPENAI_MODEL, OpenAiUpstream, xai_upstream
 
-            return OpenClawUpstream(url, model, token)
-        case "script" if not model:
-            return ScriptedUpstream()
-        case _:
-            raise SettingsError(f"{where} is {entry!r}; write {_KNOWN}")
-
-
-def _needed(value: _Given | None, name: str, where: str) -> _Given:
-    if not value:
-        raise SettingsError(f"{where} needs {name}; set it in the environment or in .env")
-    return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerEntry:
-    """A server with a chat completions API, such as Ollama, vLLM or llama.cpp. `options` are added to every request."""
-
-    url: str = ""
-    model: str = ""
-    name: str = ""
-    api_key: str = field(default="", repr=False)
-    api_key_env: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def _compatible(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> Upstream:
-    from gateway.llm.openai import OpenAiUpstream
-
-    entry = read_table(ServerEntry, table, where)
-    if not (is_url(entry.url, ("https", "http")) and entry.model.strip()):
-        raise SettingsError(f'{where} needs url and model, like url = "http://127.0.0.1:11434/v1", model = "qwen3"')
-    api_key = Secret(entry.api_key) if entry.api_key else None  # many of these servers need none
-    if entry.api_key_env:
-        api_key = _needed(keys.get(entry.api_key_env), entry.api_key_env, where)
-    name = entry.name or urlsplit(entry.url).hostname or ""
-    return OpenAiUpstream(name, entry.url, entry.model.strip(), api_key, options=entry.options)
+    if address.provider == "xai":
+        return xai_upstream(address.url, address.model, address.api_key or Secret(""), options={})
+    model = address.model or OPENAI_MODEL
+    return OpenAiUpstream(address.name, address.url, model, address.api_key, options=address.options)

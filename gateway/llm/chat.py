@@ -159,7 +159,7 @@ def error_for_status(provider: str, status: int, retry_after: str | None) -> Llm
     """The error for a response that is not 2xx; `retry_after` is the header as sent."""
     message = f"{provider} answered {status}"
     if status not in _RETRYABLE and status < 500:
-        return LlmRefused(message)
+        return LlmRefused(message, status=status)
     try:
         seconds = float(retry_after or "")
     except ValueError:  # its other form, a date, depends on two clocks and is ignored

@@ -20,6 +20,7 @@ from gateway.llm.chat import ChatEvent, ChatRequest, Finished, FinishReason, Mes
 from gateway.llm.completions_codec import arguments_of, read_json, write_json
 from gateway.settings import Secret
 
+OPENAI_MODEL: Final = "gpt-5.4-mini"
 XAI_MODEL: Final = "grok-4.3"
 END_SECONDS: Final = 1.0
 """From the finish reason to the end of the response. The answer is complete, so the rest is not worth waiting for."""

@@ -291,7 +291,7 @@ async def test_rebuild_shows_applies_and_undoes(gateway: Stage, memory: Run, tmp
     ("arguments", "complaint"),
     [
         ((), "name a caller, or use --all"),
-        ((CALLER, "--model", "gpt"), "--model is 'gpt'; use extractive, anthropic or xai"),
+        ((CALLER, "--model", "gpt"), "--model is 'gpt'; use one of: anthropic, xai, openai"),
         ((CALLER, "--model", "xai/grok-4"), "--model xai needs XAI_API_KEY"),
         ((CALLER, "--undo"), "there is no rebuild"),
         ((UNKNOWN,), "nothing is known about this caller"),

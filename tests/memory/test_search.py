@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -207,15 +208,16 @@ async def test_deleted_document_is_not_found_in_the_whole_store(store):
 async def test_wide_scope_has_no_document_of_another(store):
     """A scope of more documents than are ranked one by one."""
 
-    def fill(connection):
-        for number in range(NARROW_SCOPE + 1):
+    def fill(connection, numbers):
+        for number in numbers:
             create_document(connection, NewDocument("", f"Call {number}", tags=("agent:maya",)), NOW)
         if isinstance(store, SqliteStore):
             connection.execute("DELETE FROM unembedded_documents")
         else:
             connection.execute("UPDATE documents SET embedded_by = ?", (MODEL,))
 
-    await store.run(fill)
+    for first in range(0, NARROW_SCOPE + 1, 500):
+        await store.run(partial(fill, numbers=range(first, min(first + 500, NARROW_SCOPE + 1))))
     for agent in ("maya", "otto"):
         await keep(store, PUPPY, f"The dog of {agent} barks.", tags=(f"agent:{agent}",))
     await embedded(store)

@@ -1,13 +1,17 @@
-"""Language models that write call summaries: Claude (Anthropic's Messages API) and Grok (xAI's chat completions)."""
+"""Language models that write call summaries: Claude, and every model with a chat completions API."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import httpx
 
 from gateway.errors import LlmRefused, LlmUnavailable
 from gateway.finalization.summary.call_summary import CallSummary, SummaryRequest, parse_answer
 from gateway.llm import anthropic
+from gateway.llm.accounts import ModelAddress
 from gateway.llm.chat import error_for_status
 from gateway.settings import Secret
 
@@ -18,7 +22,14 @@ _ANTHROPIC_TOKENS: Final = 2048
 # After max_tokens the JSON is usually truncated, unless only white space was cut off.
 _STOPS_WITH_TEXT: Final = ("end_turn", "stop_sequence", "max_tokens")
 _XAI_MODEL: Final = "grok-4.3"
-_XAI_TOKENS: Final = 4096  # includes reasoning tokens
+_OPENAI_MODEL: Final = "gpt-5.4-mini"
+_MAX_TOKENS: Final = 4096  # includes reasoning tokens
+_TIMEOUT: Final = 15.0
+_OWN_SERVER_TIMEOUT: Final = 120.0
+"""A model on one's own machine may write ten tokens a second."""
+_ONLY_JSON: Final = "Answer with one JSON object, and nothing before or after it."
+_FORMAT_REFUSED: Final = (400, 422)
+_THOUGHTS: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _CONNECT_TIMEOUT: Final = 3.0
 
 
@@ -79,70 +90,130 @@ def _message_text(message: "Message") -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-class XaiSummaries:
-    """Summaries by Grok. Its SDK uses gRPC; plain HTTP is easier to limit in time."""
+_Format = Literal["json_schema", "json_object", "text"]
 
-    name = "xai"
 
-    def __init__(self, api_key: Secret, api_url: str, model: str = "", *, timeout: float = 15.0) -> None:
-        self.model = model or _XAI_MODEL
-        self._api_key = api_key
-        self._url = f"{api_url.rstrip('/')}/chat/completions"
+class CompletionsSummaries:
+    """
+    Summaries by a model with a chat completions API: Grok, GPT, an OpenClaw agent, or a server such as Ollama.
+
+    `formats`: the response formats to try, in order. A server that rejects one is asked in the next, and in that one
+    from then on. Without a schema in the request, an answer that is not the JSON object is asked for once more.
+    """
+
+    def __init__(
+        self, address: ModelAddress, *, formats: Sequence[_Format], headers: Mapping[str, str], timeout: float
+    ) -> None:
+        self.name = address.name
+        self.model = address.model
+        self._options = address.options
+        self._formats = list(formats)
+        self._url = f"{address.url.rstrip('/')}/chat/completions"
+        bearer = {"Authorization": f"Bearer {address.api_key.reveal()}"} if address.api_key else {}
+        self._headers = {**bearer, **headers}
         self._client = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT))
 
     async def prepare(self) -> None:
         """Nothing to load."""
 
     async def summarise(self, request: SummaryRequest) -> CallSummary:
-        answer = await self._post(
-            {
-                "model": self.model,
-                "messages": [
-                    {"role": "system", "content": request.instructions},
-                    {"role": "user", "content": request.transcript},
-                ],
-                "max_completion_tokens": _XAI_TOKENS,
-                "reasoning_effort": "low",
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "call_summary", "schema": request.schema, "strict": True},
-                },
-            }
-        )
-        return parse_answer(_completion_text(answer), f"{self.name}/{self.model}", request.fields)
+        while True:
+            try:
+                return await self._summarise(request, self._formats[0])
+            except LlmRefused as error:
+                if error.status not in _FORMAT_REFUSED or len(self._formats) == 1:
+                    raise
+                del self._formats[0]
 
     async def close(self) -> None:
         await self._client.aclose()
 
+    async def _summarise(self, request: SummaryRequest, format_: _Format) -> CallSummary:
+        has_schema = format_ == "json_schema"
+        schema = "" if has_schema else f"\n\n{_ONLY_JSON} Its JSON schema:\n{json.dumps(request.schema)}"
+        messages = [
+            {"role": "system", "content": request.instructions + schema},
+            {"role": "user", "content": request.transcript},
+        ]
+        text = await self._ask(messages, request, format_)
+        by = f"{self.name}/{self.model.removeprefix('openclaw/')}"
+        try:
+            return parse_answer(text, by, request.fields)
+        except LlmRefused:
+            if has_schema or not text.strip():
+                raise
+        again = [{"role": "assistant", "content": text}, {"role": "user", "content": _ONLY_JSON}]
+        return parse_answer(await self._ask([*messages, *again], request, format_), by, request.fields)
+
+    async def _ask(self, messages: Sequence[Mapping[str, str]], request: SummaryRequest, format_: _Format) -> str:
+        formats: dict[_Format, dict[str, Any]] = {
+            "json_schema": {"json_schema": {"name": "call_summary", "schema": request.schema, "strict": True}},
+            "json_object": {},
+        }
+        body: dict[str, Any] = {"model": self.model, "messages": messages, **self._options}
+        if format_ in formats:
+            body["response_format"] = {"type": format_, **formats[format_]}
+        return _completion_text(await self._post(body), self.name)
+
     async def _post(self, body: Mapping[str, Any]) -> Any:
         # `from None` throughout: httpx's errors hold the request, which contains the key.
         try:
-            response = await self._client.post(
-                self._url, json=body, headers={"Authorization": f"Bearer {self._api_key.reveal()}"}
-            )
+            response = await self._client.post(self._url, json=body, headers=self._headers)
         except httpx.TimeoutException:
-            raise LlmUnavailable("xai did not answer in time") from None
+            raise LlmUnavailable(f"{self.name} did not answer in time") from None
         except httpx.HTTPError as error:
-            raise LlmUnavailable(f"xai can't be reached: {type(error).__name__}") from None
+            raise LlmUnavailable(f"{self.name} can't be reached: {type(error).__name__}") from None
         if not response.is_success:
-            raise error_for_status("xai", response.status_code, response.headers.get("retry-after"))
+            raise error_for_status(self.name, response.status_code, response.headers.get("retry-after"))
         try:
             return response.json()
         except ValueError:
-            raise LlmUnavailable("xai answered with something that is not JSON") from None
+            raise LlmUnavailable(f"{self.name} answered with something that is not JSON") from None
 
 
-def _completion_text(answer: Any) -> str:
-    """The text of a completion. Any key may be missing or of another type."""
+def _completion_text(answer: Any, name: str) -> str:
+    """The text of a completion, without a model's thoughts. Any key may be missing or of another type."""
     match answer:
         case {"choices": [{"finish_reason": "content_filter"}, *_]}:
-            raise LlmRefused("xai stopped with content_filter")
+            raise LlmRefused(f"{name} stopped with content_filter")
         case {"choices": [{"message": {"refusal": str(refusal)}}, *_]} if refusal:
-            raise LlmRefused("xai refused")
+            raise LlmRefused(f"{name} refused")
         case {"choices": [{"message": {"content": str(content)}}, *_]}:
-            return content
+            text = content
         case {"choices": [{"message": {"content": [*parts]}}, *_]}:
             texts = (part.get("text") for part in parts if isinstance(part, dict))
-            return "".join(text for text in texts if isinstance(text, str))
+            text = "".join(text for text in texts if isinstance(text, str))
         case _:
-            raise LlmRefused("xai answered without text")
+            raise LlmRefused(f"{name} answered without text")
+    return _THOUGHTS.sub("", text)
+
+
+def summary_provider(address: ModelAddress) -> SummaryProvider:
+    """The provider for a model. It has none for the script, which has no model."""
+    options = address.options
+    match address.provider:
+        case "anthropic":
+            return AnthropicSummaries(address.api_key or Secret(""), address.url, address.model)
+        case "xai":
+            model, options = address.model or _XAI_MODEL, {"reasoning_effort": "low"}
+        case "openai":
+            model = address.model or _OPENAI_MODEL
+        case "openclaw":
+            return _openclaw(address)
+        case _:
+            tokens = {"max_tokens": _MAX_TOKENS, **options}
+            formats: Sequence[_Format] = ("json_schema", "json_object", "text")
+            return CompletionsSummaries(
+                replace(address, options=tokens), formats=formats, headers={}, timeout=_OWN_SERVER_TIMEOUT
+            )
+    address = replace(address, model=model, options={"max_completion_tokens": _MAX_TOKENS, **options})
+    return CompletionsSummaries(address, formats=("json_schema",), headers={}, timeout=_TIMEOUT)
+
+
+def _openclaw(address: ModelAddress) -> SummaryProvider:
+    """One of OpenClaw's agents, without a session: the transcript does not become part of a conversation there."""
+    agent = (address.model or "main").lower()
+    headers = {"x-openclaw-agent-id": agent, "x-openclaw-message-channel": "phone"}
+    url = f"{address.url.rstrip('/').removesuffix('/v1')}/v1"
+    address = replace(address, url=url, model=f"openclaw/{agent}")
+    return CompletionsSummaries(address, formats=("json_object", "text"), headers=headers, timeout=_OWN_SERVER_TIMEOUT)

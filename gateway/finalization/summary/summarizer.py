@@ -7,20 +7,22 @@ The lines are redacted already. Provider messages are never logged, only the typ
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
-from gateway.agents import RequestedField
+from gateway.agents import Agent, RequestedField
 from gateway.errors import LlmError, LlmUnavailable
 from gateway.finalization.summary import extractive, fact_rules, spoken_values, topic_rules
 from gateway.finalization.summary.call_summary import NO_FIELDS, CallSummary, SummaryRequest, transcript_of
 from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
-from gateway.finalization.summary.providers import AnthropicSummaries, SummaryProvider, XaiSummaries
+from gateway.finalization.summary.providers import SummaryProvider, summary_provider
 from gateway.finalization.summary.requested_fields import field_instructions
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
-from gateway.settings import Secret
+from gateway.llm.accounts import SCRIPT, LlmAccounts, model_address
+from gateway.settings import Secret, is_url
 from gateway.text import person_names, sensitive
 from gateway.text.plain_text import SpokenLine
 from gateway.text.sensitive import without_sensitive
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 class SummaryContext:
     """What a summary is written with, besides the call itself."""
 
+    agent: str = ""
     recited: Sequence[str] = ()
     """What the prompt contained about the caller: facts that the agent only repeated are not stored again."""
     topics: Sequence[KnownTopic] = ()
@@ -48,92 +51,127 @@ class SummaryContext:
 NO_CONTEXT: Final = SummaryContext()
 
 
+@dataclass(frozen=True)
+class TimeLimits:
+    """Durations in seconds: for all providers together, and for one attempt."""
+
+    deadline: float
+    attempt: float
+
+
+SOON: Final = TimeLimits(deadline=20.0, attempt=12.0)
+PATIENT: Final = TimeLimits(deadline=180.0, attempt=120.0)
+"""Once the rules have written a summary: a model on one's own machine may be slow."""
+
+
 class Summarizer:
-    """Asks its providers in order. Retries one that is temporarily unavailable, but not one that refuses."""
+    """
+    Asks its providers in order. Retries one that is temporarily unavailable, but not one that refuses.
+
+    `brains`: further providers for the calls of single agents.
+    """
 
     def __init__(
         self,
         providers: Sequence[SummaryProvider],
         instructions: str,
         *,
-        deadline: float = 20.0,
-        attempt_timeout: float = 12.0,
+        brains: Mapping[str, Sequence[SummaryProvider]] = MappingProxyType({}),
+        limits: TimeLimits = SOON,
+        patient: TimeLimits = PATIENT,
         tries_each: int = 2,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._providers = tuple(providers)
+        self._brains = brains
         self._instructions = instructions
-        self._deadline = deadline
-        self._attempt_timeout = attempt_timeout
+        self._limits = limits
+        self._patient = patient
         self._tries_each = tries_each
         self._sleep = sleep
 
-    @property
-    def has_llm(self) -> bool:
-        return bool(self._providers)
+    def has_llm(self, agent: str) -> bool:
+        """Whether a model writes the summaries of this agent's calls."""
+        return bool(self._of(agent))
 
     async def prepare(self) -> None:
         """Load what rules and providers need, ahead of the first summary."""
         for load in (sensitive.load, fact_rules.load, topic_rules.load, spoken_values.load, person_names.load):
             await asyncio.to_thread(load)
-        for provider in self._providers:
+        for provider in self._all:
             await provider.prepare()
 
     async def write(self, lines: Sequence[SpokenLine], context: SummaryContext = NO_CONTEXT) -> CallSummary:
         """A summary in any case, within the deadline: by a model, else by rules, which fill in no fields."""
         try:
-            return await self.ask(lines, context)
+            return await self._ask(lines, context, self._limits)
         except LlmError:
             # Off the event loop: a long call takes a while.
             summary = await asyncio.to_thread(_by_rules, lines, context.topics)
             return replace(summary, fields=dict.fromkeys(context.fields))
 
     async def ask(self, lines: Sequence[SpokenLine], context: SummaryContext = NO_CONTEXT) -> CallSummary:
-        """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
+        """
+        A summary by a model, which may take minutes.
+
+        Raises LlmUnavailable if a later try may succeed, else LlmRefused.
+        """
+        return await self._ask(lines, context, self._patient)
+
+    async def _ask(self, lines: Sequence[SpokenLine], context: SummaryContext, limits: TimeLimits) -> CallSummary:
         known = known_facts_text(context.facts) + known_topics_text(context.topics)
         before = known + field_instructions(context.fields, date.today())
         transcript = before + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS)
-        summary = await self._ask_all(SummaryRequest(self._instructions, transcript, context.fields))
+        request = SummaryRequest(self._instructions, transcript, context.fields)
+        summary = await self._ask_all(self._of(context.agent), request, limits)
         return await asyncio.to_thread(_checked, summary, lines, context)
 
     async def close(self) -> None:
-        for provider in self._providers:
+        for provider in self._all:
             await provider.close()
 
-    async def _ask_all(self, request: SummaryRequest) -> CallSummary:
+    @property
+    def _all(self) -> list[SummaryProvider]:
+        return [*self._providers, *(provider for brain in self._brains.values() for provider in brain)]
+
+    def _of(self, agent: str) -> Sequence[SummaryProvider]:
+        return [*self._providers, *self._brains.get(agent, ())]
+
+    async def _ask_all(
+        self, providers: Sequence[SummaryProvider], request: SummaryRequest, limits: TimeLimits
+    ) -> CallSummary:
         failure: LlmError = LlmUnavailable("no language model is set up")
-        give_up_at = asyncio.get_running_loop().time() + self._deadline
-        for number, provider in enumerate(self._providers):
+        give_up_at = asyncio.get_running_loop().time() + limits.deadline
+        for number, provider in enumerate(providers):
             try:
-                return await self._ask_in_time(provider, request, give_up_at)
+                async with asyncio.timeout_at(give_up_at):
+                    return await self._ask_with_retries(provider, request, limits.attempt)
+            except TimeoutError:
+                failure = LlmUnavailable(f"{provider.name} gave no summary in time")
             except LlmError as error:
                 log.warning("summary provider failed", extra={"provider": provider.name, "error": type(error).__name__})
                 if number == 0 or error.retryable:
                     failure = error
         raise failure
 
-    async def _ask_in_time(self, provider: SummaryProvider, request: SummaryRequest, give_up_at: float) -> CallSummary:
-        try:
-            async with asyncio.timeout_at(give_up_at):
-                return await self._ask_with_retries(provider, request)
-        except TimeoutError:
-            raise LlmUnavailable(f"{provider.name} gave no summary in time") from None
-
-    async def _ask_with_retries(self, provider: SummaryProvider, request: SummaryRequest) -> CallSummary:
+    async def _ask_with_retries(
+        self, provider: SummaryProvider, request: SummaryRequest, seconds: float
+    ) -> CallSummary:
         """Retry after a temporary failure, but not after a timeout: the next provider should get the time left."""
         for tried in range(1, self._tries_each):
             try:
-                return await self._attempt(provider, request)
+                return await _attempt(provider, request, seconds)
             except LlmUnavailable as error:
                 wait = _wait(tried, error.retry_after)
                 if wait is None:
                     raise
             await self._sleep(wait)
-        return await self._attempt(provider, request)
+        return await _attempt(provider, request, seconds)
 
-    async def _attempt(self, provider: SummaryProvider, request: SummaryRequest) -> CallSummary:
-        async with asyncio.timeout(self._attempt_timeout):
-            return await provider.summarise(request)
+
+async def _attempt(provider: SummaryProvider, request: SummaryRequest, seconds: float) -> CallSummary:
+    async with asyncio.timeout(seconds):
+        return await provider.summarise(request)
 
 
 def _checked(summary: CallSummary, lines: Sequence[SpokenLine], context: SummaryContext) -> CallSummary:
@@ -152,32 +190,47 @@ def _by_rules(lines: Sequence[SpokenLine], topics: Sequence[KnownTopic]) -> Call
     return replace(extractive.summarise(harmless, topics), caller_facts=fact_rules.extract(lines))
 
 
-def build_writer(
+def build_summarizer(
+    accounts: LlmAccounts,
+    agents: Iterable[Agent],
     *,
     provider: str,
     model: str,
-    anthropic_api_key: Secret | None,
-    anthropic_base_url: str,
-    xai_api_key: Secret | None,
-    xai_api_url: str,
+    api_key: Secret | None,
     instructions: str,
 ) -> Summarizer:
     """
-    The summarizer for these settings.
+    The summarizer for SUMMARY_PROVIDER, SUMMARY_MODEL and SUMMARY_API_KEY. Raises SettingsError.
 
-    `provider` comes first ("" for the first with a key), another with a key is the fallback; "extractive" uses none.
-    `model` is that of the first provider.
+    Of the providers with a key one stands in for another. A server that was named does not need them: calls that stay
+    on one's own machines must not leave them because it fails.
     """
-    keys = {"anthropic": anthropic_api_key, "xai": xai_api_key}
-    wanted = () if provider == "extractive" else dict.fromkeys([provider, *keys])
-    names = [name for name in wanted if keys.get(name)]
-    models = dict.fromkeys(names[:1], model)
-    makers: dict[str, Callable[[Secret, str], SummaryProvider]] = {
-        "anthropic": lambda key, model: AnthropicSummaries(key, anthropic_base_url, model),
-        "xai": lambda key, model: XaiSummaries(key, xai_api_url, model),
+    server = {"url": provider, "model": model} if is_url(provider, ("https", "http")) else None
+    match provider:
+        case "extractive" | "brain":
+            entries: list[str | Mapping[str, Any]] = []
+        case "openclaw":
+            entries = [f"openclaw/{model}"]
+        case _ if server is not None:
+            entries = [server]
+        case _:
+            first, *others = dict.fromkeys([*filter(None, [provider]), *accounts.with_keys]) or [""]
+            entries = [f"{first}/{model}", *others] if first else []
+    addresses = [model_address(entry, accounts, "SUMMARY_PROVIDER") for entry in entries]
+    if server is not None:
+        addresses = [replace(address, api_key=api_key) for address in addresses]
+    brains = _brains(accounts, agents) if provider == "brain" or not (provider or addresses) else {}
+    return Summarizer([summary_provider(address) for address in addresses], instructions, brains=brains)
+
+
+def _brains(accounts: LlmAccounts, agents: Iterable[Agent]) -> dict[str, list[SummaryProvider]]:
+    """The agents' own models, by agent; those without one are left out."""
+    addresses = {
+        agent.name: [model_address(entry, accounts, f"gateway.toml, [agents.{agent.name}]: brain") for entry in brain]
+        for agent in agents
+        if (brain := [entry for entry in agent.brain if entry != SCRIPT])
     }
-    providers = [makers[name](key, models.get(name, "")) for name in names if (key := keys[name])]
-    return Summarizer(providers, instructions)
+    return {name: [summary_provider(address) for address in own] for name, own in addresses.items()}
 
 
 def _wait(tried: int, retry_after: float | None) -> float | None:

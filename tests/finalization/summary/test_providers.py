@@ -7,7 +7,8 @@ from pydantic import TypeAdapter
 
 from gateway.errors import LlmRefused, LlmUnavailable
 from gateway.finalization.summary.call_summary import SummaryRequest
-from gateway.finalization.summary.providers import AnthropicSummaries, XaiSummaries
+from gateway.finalization.summary.providers import AnthropicSummaries, CompletionsSummaries, summary_provider
+from gateway.llm.accounts import LlmAccounts, ModelAddress, model_address
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace
@@ -160,7 +161,13 @@ async def xai():
 
 
 async def ask_xai(xai, *, key="test-key", path="/v1", model="", **options):
-    provider = XaiSummaries(Secret(key), xai.url + path, model, **options)
+    address = ModelAddress("xai", "xai", xai.url + path, model or "grok-4.3", Secret(key))
+    if options:
+        return await ask_provider(CompletionsSummaries(address, formats=("json_schema",), headers={}, **options))
+    return await ask_provider(summary_provider(address))
+
+
+async def ask_provider(provider):
     await provider.prepare()
     try:
         return await provider.summarise(SummaryRequest("Write notes.", "CALLER: Is it ready?"))
@@ -282,3 +289,104 @@ async def test_xai_closed_port_is_unavailable():
         pass
     with pytest.raises(LlmUnavailable, match="^xai can't be reached: ConnectError$"):
         await ask_xai(gone)
+
+
+# GPT, OpenClaw, and servers with the same API
+
+
+def address_of(llm, entry, **accounts):
+    key = Secret("test-key")
+    known = {
+        "openai_api_key": key,
+        "openai_base_url": f"{llm.url}/v1",
+        "openclaw_gateway_url": llm.url,
+        "openclaw_gateway_token": key,
+    }
+    return model_address(entry, LlmAccounts(**known, **accounts), "brain")
+
+
+async def test_openai_writes_summaries():
+    async with FakeLlm() as llm:
+        summary = await ask_provider(summary_provider(address_of(llm, "openai")))
+    TypeAdapter(CompletionCreateParamsNonStreaming).validate_python(llm.requests[0].body)
+    assert llm.requests[0].body["max_completion_tokens"] == 4096
+    assert (summary.written_by, summary.topics) == ("openai/gpt-5.4-mini", ("one of topics",))
+
+
+@pytest.mark.parametrize("profile", ["openclaw-old", "openclaw-new"])
+async def test_openclaw_agent_writes_summaries(profile):
+    async with FakeLlm(profile=profile) as llm:
+        llm.answers('{"topics": ["The bike"]}')
+        summary = await ask_provider(summary_provider(address_of(llm, "openclaw/main")))
+    assert (summary.written_by, summary.topics) == ("openclaw/main", ("The bike",))
+    assert llm.sessions == {}  # no conversation there holds the transcript
+
+
+def own_server(llm):
+    table = {"url": f"{llm.url}/v1", "model": "qwen3", "api_key": "test-key", "options": {"temperature": 0}}
+    return address_of(llm, table)
+
+
+async def test_own_server_gets_the_schema_and_its_options():
+    async with FakeLlm() as llm:
+        summary = await ask_provider(summary_provider(own_server(llm)))
+    body = llm.requests[0].body
+    assert (body["response_format"]["type"], body["temperature"], body["max_tokens"]) == ("json_schema", 0, 4096)
+    assert summary.written_by == "127.0.0.1/qwen3"
+
+
+async def test_server_without_schemas_is_asked_for_json():
+    """And from then on asked so at once."""
+    async with FakeLlm() as llm:
+        llm.answers('{"topics": ["The bike"]}')
+        llm.fails(400)
+        provider = summary_provider(own_server(llm))
+        for _ in range(2):
+            summary = await provider.summarise(SummaryRequest("Write notes.", "CALLER: Is it ready?"))
+            assert summary.topics == ("The bike",)
+        await provider.close()
+    asked = [request.body["response_format"]["type"] for request in llm.requests]
+    assert asked == ["json_schema", "json_object", "json_object"]
+    assert '"caller_facts"' in llm.requests[1].body["messages"][0]["content"]  # the schema, as text
+
+
+async def test_server_without_any_format_is_asked_in_words():
+    async with FakeLlm() as llm:
+        llm.answers('Of course! ```json\n{"topics": ["The bike"]}\n``` Anything else?')
+        llm.fails(422, times=2)
+        summary = await ask_provider(summary_provider(own_server(llm)))
+    assert summary.topics == ("The bike",)
+    assert "response_format" not in llm.requests[2].body
+
+
+async def test_thoughts_are_no_answer():
+    async with FakeLlm() as llm:
+        llm.answers('<think>Maybe {"topics": ["wrong"]}?</think>{"topics": ["The bike"]}')
+        assert (await ask_provider(summary_provider(own_server(llm)))).topics == ("The bike",)
+
+
+async def test_prose_is_asked_for_once_more():
+    async with FakeLlm() as llm:
+        llm.answers("They spoke about the bike.")
+        llm.answers('{"topics": ["The bike"]}', when="Answer with one JSON object")
+        llm.fails(400)
+        summary = await ask_provider(summary_provider(own_server(llm)))
+    assert summary.topics == ("The bike",)
+    assert llm.requests[2].body["messages"][2] == {"role": "assistant", "content": "They spoke about the bike."}
+
+
+async def test_prose_twice_is_refused():
+    async with FakeLlm() as llm:
+        llm.answers("They spoke about the bike.")
+        llm.fails(400)
+        with pytest.raises(LlmRefused):
+            await ask_provider(summary_provider(own_server(llm)))
+    assert len(llm.requests) == 3
+
+
+async def test_refused_key_does_not_change_the_format():
+    async with FakeLlm() as llm:
+        llm.fails(401)
+        with pytest.raises(LlmRefused, match="401"):
+            await ask_provider(summary_provider(own_server(llm)))
+    assert len(llm.requests) == 1

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.agents import Agent
 from gateway.errors import LlmRefused, LlmUnavailable
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.finalization.summary.summarizer import Summarizer, SummaryContext, build_writer
+from gateway.finalization.summary.summarizer import Summarizer, SummaryContext, TimeLimits, build_summarizer
+from gateway.llm.accounts import LlmAccounts
 from gateway.memory.facts import CallerFact
 from gateway.settings import Secret
 from gateway.text.plain_text import SpokenLine
@@ -103,21 +105,21 @@ async def test_refusal_means_next_provider():
 
 async def test_silent_provider_means_next():
     first = ScriptedProvider("first", "hang")
-    writer = writer_of(first, ScriptedProvider("second"), attempt_timeout=0.01)
+    writer = writer_of(first, ScriptedProvider("second"), limits=TimeLimits(deadline=20, attempt=0.01))
     assert (await writer.write(LINES)).written_by == "second"
     assert len(first.asked) == 1
 
 
 async def test_deadline_ends_in_extract():
     providers = [ScriptedProvider("first", "hang"), ScriptedProvider("second", "hang")]
-    summary = await writer_of(*providers, deadline=0.01).write(LINES)
+    summary = await writer_of(*providers, limits=TimeLimits(deadline=0.01, attempt=12)).write(LINES)
     assert summary.written_by == "extractive"
     assert summary.topics == ("My order A12 arrived broken on Friday",)
 
 
 async def test_no_provider_writes_extract():
     writer = writer_of()
-    assert writer.has_llm is False
+    assert writer.has_llm("maya") is False
     assert (await writer.write(LINES)).written_by == "extractive"
     with pytest.raises(LlmUnavailable, match="^no language model is set up$"):
         await writer.ask(LINES)
@@ -165,17 +167,21 @@ async def test_providers_are_prepared_and_closed():
     assert [(provider.prepared, provider.closed) for provider in providers] == [(True, True)] * 2
 
 
-def built(llm, *, provider="", model="", anthropic=True, xai=True):
+def built(llm, *, provider="", model="", anthropic=True, xai=True, openai=False, agents=()):
     key = Secret("test-key")
-    return build_writer(
-        provider=provider,
-        model=model,
+    accounts = LlmAccounts(
         anthropic_api_key=key if anthropic else None,
         anthropic_base_url=llm.url,
         xai_api_key=key if xai else None,
         xai_api_url=f"{llm.url}/v1",
-        instructions=PROMPT.read_text(encoding="utf-8"),
+        openai_api_key=key if openai else None,
+        openai_base_url=f"{llm.url}/v1",
+        openclaw_gateway_url=llm.url,
+        openclaw_gateway_token=key,
     )
+    instructions = PROMPT.read_text(encoding="utf-8")
+    provider = provider.format(url=llm.url)
+    return build_summarizer(accounts, agents, provider=provider, model=model, api_key=key, instructions=instructions)
 
 
 @pytest.mark.parametrize(
@@ -188,10 +194,15 @@ def built(llm, *, provider="", model="", anthropic=True, xai=True):
         ({"provider": "anthropic", "xai": False}, "anthropic/claude-haiku-5-5"),
         ({"provider": "extractive"}, "extractive"),
         ({"anthropic": False, "xai": False}, "extractive"),
+        ({"anthropic": False, "xai": False, "openai": True}, "openai/gpt-5.4-mini"),
+        ({"provider": "openai", "model": "gpt-6-mini", "openai": True}, "openai/gpt-6-mini"),
+        ({"provider": "openclaw"}, "openclaw/main"),
+        ({"provider": "{url}/v1", "model": "qwen3"}, "127.0.0.1/qwen3"),
     ],
 )
 async def test_settings_choose_the_provider(options, written_by):
-    async with FakeLlm(profile="xai") as llm:
+    async with FakeLlm(profile="xai" if written_by.startswith("xai") else "openai") as llm:
+        llm.answers('{"topics": ["The bike"]}')
         writer = built(llm, **options)
         assert (await writer.write(LINES)).written_by == written_by
         await writer.close()
@@ -205,6 +216,64 @@ async def test_other_provider_is_fallback():
         assert (await writer.write(LINES)).written_by == "xai/grok-4.3"
         await writer.close()
     assert [request.path for request in llm.requests] == ["/v1/messages", "/v1/chat/completions"]
+
+
+# Brains
+
+NO_KEYS = {"anthropic": False, "xai": False}
+
+
+def with_brain(llm, *more):
+    server = {"url": f"{llm.url}/v1", "model": "qwen3", "api_key": "test-key"}
+    return [Agent("maya", "", brain=(server, *more)), Agent("otto", "", brain=("script",)), Agent("sam", "")]
+
+
+async def test_brain_writes_where_no_provider_has_a_key():
+    async with FakeLlm() as llm:
+        writer = built(llm, agents=with_brain(llm), **NO_KEYS)
+        by = {agent: (await writer.write(LINES, SummaryContext(agent))).written_by for agent in ("maya", "otto", "sam")}
+        assert by == {"maya": "127.0.0.1/qwen3", "otto": "extractive", "sam": "extractive"}
+        assert [writer.has_llm(agent) for agent in by] == [True, False, False]
+        await writer.prepare()
+        await writer.close()
+
+
+async def test_provider_with_a_key_comes_before_the_brain():
+    async with FakeLlm() as llm:
+        writer = built(llm, agents=with_brain(llm))
+        assert (await writer.write(LINES, SummaryContext("maya"))).written_by == "anthropic/claude-haiku-5-5"
+        await writer.close()
+
+
+@pytest.mark.parametrize("provider", ["brain", "{url}/v1", "openclaw"])
+async def test_chosen_server_has_no_stand_in_elsewhere(provider):
+    """The words of a call stay on the machines that were chosen for them."""
+    async with FakeLlm() as llm:
+        llm.fails(401, times=2)
+        writer = built(llm, provider=provider, model="qwen3", agents=with_brain(llm))
+        assert (await writer.write(LINES, SummaryContext("maya"))).written_by == "extractive"
+        await writer.close()
+    assert "/v1/messages" not in [request.path for request in llm.requests]
+
+
+async def test_further_brain_stands_in():
+    async with FakeLlm() as llm:
+        llm.fails(401)
+        writer = built(llm, provider="brain", agents=with_brain(llm, "openclaw"))
+        llm.answers('{"topics": ["The bike"]}')
+        assert (await writer.write(LINES, SummaryContext("maya"))).written_by == "openclaw/main"
+        await writer.close()
+
+
+async def test_slow_model_is_awaited_once_the_rules_have_written():
+    class Slow(ScriptedProvider):
+        async def summarise(self, request):
+            await asyncio.sleep(0.2)
+            return await super().summarise(request)
+
+    writer = writer_of(Slow("own"), limits=TimeLimits(deadline=0.05, attempt=0.05))
+    assert (await writer.write(LINES)).written_by == "extractive"
+    assert (await writer.ask(LINES)).written_by == "own"
 
 
 RETURNING = [
