@@ -43,6 +43,7 @@ from gateway.engines.interface import (
     LatencyReported,
     SettingsApplied,
     TurnEnded,
+    UsageReported,
     UserSaid,
     UserStartedSpeaking,
 )
@@ -303,11 +304,9 @@ class Call:
                 self._consent.caller_speaks(self._loop.time())
                 self._silence.restart(self._loop.time())
                 self.latency.finish_turn()
-                if (heard_ms := self._speech.interrupt()) is not None:
-                    BARGE_INS.labels(self.session.carrier).inc()
-                    self._engine.truncate(heard_ms)
-            case UserSaid(text):
-                self._caller_said(text)
+                self._silence_agent()
+            case UserSaid(text, turn):
+                self._caller_said(text, turn)
             case AgentSaid(text):
                 self._consent.agent_spoke(self._loop.time())
                 self._silence.agent_said(self._loop.time())
@@ -316,9 +315,13 @@ class Call:
             case AgentAudioDone():
                 self._silence.agent_done()
                 self._speech.audio_done()
-            case TurnEnded():
+            case TurnEnded(turn):
                 self._speech.open_gate()
                 self.latency.speech_ended(self._loop.time())
+                if turn:
+                    self._caller_speaking = False
+                    self._engine.answer_due_since = self._loop.time()
+                    self._transcript.caller_finished(turn, datetime.now(UTC))
             case FunctionsRequested(calls):
                 self._speech.open_gate()
                 if (session := self._engine.session) is not None and not self._end.is_over:
@@ -336,6 +339,9 @@ class Call:
                 self._speech.new_session()
             case LatencyReported(stt, llm, tts):
                 self.latency.reported(stt=stt, ttt=llm, tts=tts)
+            case UsageReported(usage):
+                for kind, count in usage.items():
+                    self.session.usage[kind] = self.session.usage.get(kind, 0) + count
             case InjectionRefused():
                 self._speech.injection_refused()
             case EngineWarned(code):
@@ -347,26 +353,43 @@ class Call:
             case _:
                 pass  # acknowledgements, which change nothing in the conversation
 
-    def _caller_said(self, text: str) -> None:
+    def _silence_agent(self) -> None:
+        if (unheard_ms := self._speech.interrupt()) is not None:
+            BARGE_INS.labels(self.session.carrier).inc()
+            self._engine.truncate(unheard_ms)
+
+    def _caller_said(self, text: str, turn_name: str) -> None:
+        """The text of a turn, in some engines after the answer to it has begun. Empty: it had no words."""
         now = self._loop.time()
-        self._caller_speaking = False
         self._silence.restart(now)
+        if not turn_name:
+            self._caller_speaking = False
+        elif not text:
+            self._transcript.had_no_words(turn_name)
+            self._caller_text.set()
+            return
+        is_answered = self._transcript.is_answered(turn_name)
         if sets_pin := self._memory_commands.sets_pin(text):
             self.recorder.discard()  # it has the digits
             without_pin = PIN_REMOVED
         else:
-            without_pin = self._identity.caller_said(text, now, question=self._transcript.last_answer)
+            without_pin = self._identity.caller_said(text, now, question=self._transcript.answer_before(turn_name))
         command = self._memory_commands.recognize(text if sets_pin else without_pin, now)
         if without_pin == PIN_REMOVED:
             self._transcript.hide(text)
         reply = self._consent.caller_said(without_pin, self._context.greeting) if command is None else ""
-        turn = self._transcript.caller_said(without_pin, datetime.now(UTC))
+        overridden = command is not None or bool(reply)
+        if is_answered and overridden:
+            self._silence_agent()
+        turn = self._transcript.caller_said(without_pin, datetime.now(UTC), turn_name)
         self._caller_text.set()
-        self._engine.answer_due_since = now
         self.latency.transcript(now)
-        self._tools.caller_spoke()
-        self._end.caller_spoke()
-        self._speech.turn_is_final(text, overridden=command is not None or bool(reply))
+        if not is_answered:
+            self._engine.answer_due_since = now
+            self._tools.caller_spoke()
+            self._end.caller_spoke()
+        if overridden or not is_answered:
+            self._speech.turn_is_final(text, overridden=overridden)
         if self._end.is_over:
             return
         if command is not None:
@@ -428,10 +451,12 @@ class Call:
         self._caller_text.clear()
         if not await self._engine.flush(self._timeouts.engine_flush):
             return
-        if not self._caller_speaking and await wait_for_event(self._caller_text, self._timeouts.last_words):
+        is_open = self._caller_speaking or self._transcript.awaits_text
+        if not is_open and await wait_for_event(self._caller_text, self._timeouts.last_words):
             return
         if self._caller_speaking:  # perhaps reported only just now
             self._engine.end_user_turn()
+        if self._caller_speaking or self._transcript.awaits_text:
             await wait_for_event(self._caller_text, self._timeouts.open_turn)
 
     def _complete_session(self) -> None:

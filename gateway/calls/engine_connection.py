@@ -248,10 +248,10 @@ class EngineConnection:
             self._log.info("late memory sent to the engine")
             self._call_events.publish("memory", **self._agent_context.memory_event)
 
-    def truncate(self, heard_ms: int) -> None:
-        """The caller interrupted the agent's last answer after this much of it."""
+    def truncate(self, unheard_ms: int) -> None:
+        """The caller interrupted the agent: so much of its audio was not played."""
         if self.session is not None:
-            self.session.truncate(heard_ms)
+            self.session.truncate(unheard_ms)
 
     def end_user_turn(self) -> None:
         if self.session is not None:

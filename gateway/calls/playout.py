@@ -1,5 +1,5 @@
 """
-How much of the agent's speech the caller has heard, by the carrier's marks. No clock, no socket.
+How much of the agent's speech the caller has heard, by the carrier's marks. No clock, no socket: times are given.
 
 Positions count all bytes sent on the stream. The carrier echoes a mark when everything sent before it has been played,
 and also when a clear has flushed it.
@@ -7,6 +7,8 @@ and also when a clear has flushed it.
 
 from dataclasses import dataclass, field
 from typing import Final
+
+from gateway.audio import BYTES_PER_SECOND
 
 MARK_BYTES: Final = 3200
 """Audio between two marks: 400 ms, about one word. This is how exactly playout is known."""
@@ -26,9 +28,15 @@ class Playout:
         self._pending: dict[str, int] = {}
         self._marked = 0
         self._count = 0
+        self._drained = 0
+        """Up to here nothing is queued any more."""
+        self._known_at = (0, 0.0)
+        """A position, and when the carrier was there."""
 
-    def audio_sent(self, size: int) -> bool:
+    def audio_sent(self, size: int, now: float) -> bool:
         """Returns whether a mark is due."""
+        if self.sent == self._drained:
+            self._known_at = (self.sent, now)
         self.sent += size
         return self.sent - self._marked >= MARK_BYTES
 
@@ -44,19 +52,26 @@ class Playout:
         self._pending[name] = self._marked = self.sent
         return name
 
-    def mark_reached(self, name: str) -> bool:
+    def mark_reached(self, name: str, now: float) -> bool:
         """Process an echo. Returns False if it proves nothing: unknown, or flushed by a clear."""
         position = self._pending.pop(name, None)
         if position is None:
             return False
         self.marks_work = True
-        self.confirmed = max(self.confirmed, position)
+        self.confirmed = self._drained = max(self.confirmed, position)
+        self._known_at = (self.confirmed, now)
         return True
+
+    def played(self, now: float) -> int:
+        """What is confirmed, and what a carrier plays in the time since; never beyond a mark that is still to come."""
+        position, at = self._known_at
+        limit = next(iter(self._pending.values()), self.sent)
+        return max(self.confirmed, min(position + round((now - at) * BYTES_PER_SECOND), limit))
 
     def cleared(self) -> None:
         """Everything queued was dropped. Its marks are still echoed, and prove nothing."""
         self._pending.clear()
-        self._marked = self.sent
+        self._marked = self._drained = self.sent
 
 
 @dataclass

@@ -103,7 +103,7 @@ class SpeechOutput:
             if is_answer:
                 self._transcript.agent_audio(len(piece), now)
             self._carrier.send_audio(piece)
-            if self._playout.audio_sent(len(piece)):
+            if self._playout.audio_sent(len(piece), now):
                 self._carrier.send_mark(self._playout.next_mark())
         if is_answer:
             self._latency.first_frame(self._loop.time())
@@ -151,17 +151,17 @@ class SpeechOutput:
     # From the caller
 
     def interrupt(self) -> int | None:
-        """Barge-in: silence the agent. May be repeated. Returns the played milliseconds of an answer it cut off."""
+        """Barge-in: silence the agent. May be repeated. Returns the unplayed milliseconds of an answer it cut off."""
         if self._closed:
             return None
         self._filler.caller_speaks()
         self.replies.caller_speaks()
         self._carrier.send_clear()
-        heard_ms = self._transcript.interrupted(self._loop.time())
+        unheard_ms = self._transcript.interrupted(self._loop.time())
         self._playout.cleared()
         self._monitor.clear()
         self._gate_open = False
-        return heard_ms
+        return unheard_ms
 
     def turn_is_final(self, text: str, *, overridden: bool) -> None:
         """The caller's turn is complete. `overridden`: the gateway answers it, with `reply`."""
@@ -174,7 +174,7 @@ class SpeechOutput:
             self._filler.caller_finished(self._loop.time())
 
     def mark_played(self, name: str) -> None:
-        self._playout.mark_reached(name)
+        self._playout.mark_reached(name, self._loop.time())
         if name in self._played:
             self._played.pop(name).set()
 

@@ -58,6 +58,8 @@ class Transcript:
         records.set_off_record(session.off_record)
         # Every earlier answer became a turn, so none had a higher number.
         self._number = len(self.turns)
+        self._ended_at: dict[str, datetime] = {}
+        """When turns of the caller ended whose text is still to come."""
         self._tool_calls: list[tuple[int, HistoryToolCall]] = []
         self._hidden: set[str] = set()
         self._answer: AgentUtterance | None = None
@@ -72,13 +74,39 @@ class Transcript:
         """The numbers in this text are a PIN: remove them from all later turns. The agent may repeat them."""
         self._hidden |= {number.digits for number in spoken_numbers(text) if len(number.digits) >= _SHORTEST_PIN}
 
-    def caller_said(self, text: str, at: datetime) -> Turn:
+    def caller_finished(self, turn: str, at: datetime) -> None:
+        """The caller's turn of this name is over. Its text may come later than the answer to it."""
+        if turn not in self._ended_at:
+            self._close_answer()
+            self._ended_at[turn] = at
+
+    def had_no_words(self, turn: str) -> None:
+        """No text will come for this turn."""
+        self._ended_at.pop(turn, None)
+
+    @property
+    def awaits_text(self) -> bool:
+        """Whether a turn of the caller is over whose text is still to come."""
+        return bool(self._ended_at)
+
+    def is_answered(self, turn: str) -> bool:
+        """Whether the agent has begun to answer a turn whose text is still to come."""
+        ended_at = self._ended_at.get(turn)
+        return ended_at is not None and (self._answer is not None or any(one.at > ended_at for one in self.turns))
+
+    def caller_said(self, text: str, at: datetime, turn: str = "") -> Turn:
+        """The text of a turn of the caller. That of one that is answered goes before the answer."""
         text = self._redacted(text)
-        self._close_answer()
-        turn = Turn(Speaker.CALLER, text, at, kept=not self._session.off_record)
-        self.turns.append(turn)
-        self._records.events.caller_said(text, at)
-        return turn
+        is_late = self.is_answered(turn)
+        at = self._ended_at.pop(turn, at) if is_late else at
+        self._ended_at.pop(turn, None)
+        if not is_late:
+            self._close_answer()
+        said = Turn(Speaker.CALLER, text, at, kept=not self._session.off_record)
+        place = next((number for number, one in enumerate(self.turns) if is_late and one.at > at), len(self.turns))
+        self.turns.insert(place, said)
+        self._records.events.caller_said(text, at, is_late=is_late)
+        return said
 
     def agent_said(self, text: str, at: datetime) -> None:
         text = self._redacted(text)
@@ -105,21 +133,22 @@ class Transcript:
             self._answer.done = True
 
     def interrupted(self, now: float) -> int | None:
-        """Barge-in: what was not played by now never will be. Returns the played milliseconds if anything was not."""
+        """Barge-in: what was not played by now never will be. Returns its milliseconds, None if the answer was over."""
         self.played_until = min(self.played_until, now)
         answer = self._answer
         if answer is None:
             return None
-        heard_bytes = min(max(self._heard_bytes(answer, now), 0), answer.sent)
         # Without any mark from the carrier, assume that it played what the engine had finished.
         assumed = answer.done and not self.playout.marks_work
-        if not answer.done and self._is_played_out(answer, now):
-            answer.done = True
-            self._close_answer(answer.sent)
-        else:
-            self._close_answer(None if assumed else self._heard_bytes(answer, now))
-        is_cut_off = bool(self.turns) and not self.turns[-1].heard
-        return heard_bytes * 1000 // BYTES_PER_SECOND if is_cut_off else None
+        is_played_out = not answer.done and self._is_played_out(answer, now)
+        answer.done |= is_played_out
+        has_text = self._answer_at is not None
+        heard = answer.sent if is_played_out else self._heard_bytes(answer, now)
+        self._close_answer(None if assumed else heard)
+        if assumed or (has_text and self.turns[-1].heard):
+            return None
+        played = self.playout.played(now) - answer.start if self.playout.marks_work else self._heard_bytes(answer, now)
+        return (answer.sent - min(max(played, 0), answer.sent)) * 1000 // BYTES_PER_SECOND
 
     def go_off_record(self, off: bool) -> None:
         """From the next turn on nothing is kept, or everything is again."""
@@ -157,9 +186,11 @@ class Transcript:
         kept = not self._session.off_record
         return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=kept)]
 
-    @property
-    def last_answer(self) -> str:
-        return next((turn.text for turn in reversed(self.so_far) if turn.speaker is Speaker.AGENT), "")
+    def answer_before(self, turn: str) -> str:
+        """The agent's last words before this turn of the caller, or so far."""
+        ended_at = self._ended_at.get(turn)
+        earlier = [one for one in self.so_far if ended_at is None or one.at <= ended_at]
+        return next((one.text for one in reversed(earlier) if one.speaker is Speaker.AGENT), "")
 
     @property
     def history(self) -> list[HistoryMessage | HistoryToolCall]:

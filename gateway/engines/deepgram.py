@@ -136,7 +136,7 @@ class DeepgramSession:
     def replace_settings(self, settings: AgentSettings) -> None:
         self._send(self._codec.replace_settings(settings))
 
-    def truncate(self, heard_ms: int) -> None:
+    def truncate(self, unheard_ms: int) -> None:
         """Deepgram has no message for this: its history keeps every sentence that it began to send."""
 
     def end_user_turn(self) -> None:

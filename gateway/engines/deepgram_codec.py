@@ -30,7 +30,6 @@ _IGNORED: Final = frozenset(
 _WITHOUT_FIELDS: Final[dict[str, EngineEvent]] = {
     "UserStartedSpeaking": engine.UserStartedSpeaking(),
     "AgentAudioDone": engine.AgentAudioDone(),
-    "EndOfTurn": engine.TurnEnded(),  # in no documentation, but sent by live servers since September 2026
     "SettingsApplied": engine.SettingsApplied(),
     "PromptUpdated": engine.PromptUpdated(),
     "InjectionRefused": engine.InjectionRefused(),
@@ -64,11 +63,14 @@ class DeepgramCodec:
         match message["type"]:
             case kind if kind in _WITHOUT_FIELDS:
                 return [_WITHOUT_FIELDS[kind]]
+            case "EndOfTurn":  # in no documentation, but sent by live servers since September 2026
+                return [engine.TurnEnded(_turn(message))]
             case "ConversationText":
                 content = message.get("content")
                 text = content.replace("\0", "").strip() if isinstance(content, str) else ""  # PostgreSQL rejects NUL
                 if message.get("role") == "user":
-                    return [engine.UserSaid(text) if text else engine.TurnEnded()]  # a turn without words is over, too
+                    turn = _turn(message)  # without it, a turn that had no words is over by now
+                    return [engine.UserSaid(text, turn) if text or turn else engine.TurnEnded()]
                 return [engine.AgentSaid(text)] if text else []
             case "LatencyReport":  # one figure per message, the one of recognition several times a second
                 figures = [message.get(name) for name in ("stt_latency", "ttt_text_latency", "tts_latency")]
@@ -193,6 +195,12 @@ def _function(function: AgentFunction) -> dict[str, Any]:
     }
 
 
+def _turn(message: Mapping[str, Any]) -> str:
+    """The name of a turn, which only recordings of other engines' calls contain."""
+    turn = message.get("turn")
+    return turn if isinstance(turn, str) else ""
+
+
 def _functions(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     functions = message.get("functions")
     return [item for item in functions if isinstance(item, dict)] if isinstance(functions, list) else []
@@ -202,8 +210,10 @@ def _message(event: EngineEvent) -> dict[str, Any]:
     match event:
         case engine.EngineGreeted(request_id):
             return {"type": "Welcome", "request_id": request_id}
-        case engine.UserSaid(text):
-            return {"type": "ConversationText", "role": "user", "content": text}
+        case engine.TurnEnded(turn):
+            return {"type": "EndOfTurn", **({"turn": turn} if turn else {})}
+        case engine.UserSaid(text, turn):
+            return {"type": "ConversationText", "role": "user", "content": text, **({"turn": turn} if turn else {})}
         case engine.AgentSaid(text):
             return {"type": "ConversationText", "role": "assistant", "content": text}
         case engine.FunctionsRequested(calls):

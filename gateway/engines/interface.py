@@ -104,12 +104,17 @@ class UserStartedSpeaking:
 class TurnEnded:
     """The caller's turn is complete; its text follows, unless it had no words."""
 
+    turn: str = ""
+    """Names the turn where its text may come later than the answer to it."""
+
 
 @dataclass(frozen=True, slots=True)
 class UserSaid:
     """The final text of one whole turn of the caller."""
 
     text: str
+    turn: str = ""
+    """As in TurnEnded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,13 @@ class LatencyReported:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageReported:
+    """What the engine has used since its last report, by kind: tokens, or seconds of audio."""
+
+    usage: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineWarned:
     """A problem that does not end the session."""
 
@@ -177,7 +189,7 @@ class EngineFailed:
 
 CallerEvent = UserStartedSpeaking | TurnEnded | UserSaid
 AgentEvent = AgentSaid | AgentAudioDone | FunctionsRequested | FunctionsCancelled | PromptUpdated | InjectionRefused
-SessionEvent = EngineGreeted | SettingsApplied | LatencyReported | EngineWarned | EngineFailed
+SessionEvent = EngineGreeted | SettingsApplied | LatencyReported | UsageReported | EngineWarned | EngineFailed
 EngineEvent = CallerEvent | AgentEvent | SessionEvent
 
 
@@ -256,8 +268,12 @@ class EngineSession(Protocol):
     def replace_settings(self, settings: AgentSettings) -> None:
         """Replace the agent's instructions and functions; nothing of the old instructions remains."""
 
-    def truncate(self, heard_ms: int) -> None:
-        """The caller interrupted after this much of the agent's last answer. For engines that keep the history."""
+    def truncate(self, unheard_ms: int) -> None:
+        """
+        The caller interrupted: so much of what this session sent last was not played.
+
+        For engines that keep the history. Counted from the end, because not all audio of a session is an answer.
+        """
 
     def end_user_turn(self) -> None:
         """Treat the caller's turn as complete."""

@@ -155,7 +155,7 @@ class LocalSession:
         self._messages[0]["content"] = _instructions(settings.prompt)
         self._functions = settings.functions
 
-    def truncate(self, heard_ms: int) -> None:
+    def truncate(self, unheard_ms: int) -> None:
         """The session knows by its own playout clock what the caller heard."""
 
     def end_user_turn(self) -> None:

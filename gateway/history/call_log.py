@@ -318,6 +318,7 @@ class CallLog:
 def turns_from_rows(rows: Iterable[Row]) -> list[LoggedTurn]:
     """
     The turns in the order spoken. The pieces of one answer are one turn; an unfinished answer counts as far as it got.
+    Words of the caller that came later than the answer to them go before it.
 
     A row that equals its predecessor is skipped: a shared row whose acknowledgement was lost is there twice.
     """
@@ -332,6 +333,8 @@ def turns_from_rows(rows: Iterable[Row]) -> list[LoggedTurn]:
                 turns.clear()
             case {"event": "turn", "speaker": "caller", "text": text, "at": at}:
                 turns["caller", number] = LoggedTurn(Turn(Speaker.CALLER, text, datetime.fromisoformat(at)))
+                if row.get("late"):
+                    turns = dict(sorted(turns.items(), key=lambda item: item[1].turn.at))
             case {"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at}:
                 turn = Turn(Speaker.AGENT, text, datetime.fromisoformat(at))
                 logged = LoggedTurn(turn, row.get("latency"), row.get("stages") or {})

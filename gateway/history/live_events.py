@@ -190,12 +190,15 @@ class CallEvents:
 
     # The transcript
 
-    def caller_said(self, text: str, at: datetime) -> None:
+    def caller_said(self, text: str, at: datetime, *, is_late: bool = False) -> None:
+        """`is_late`: the agent has begun to answer it."""
         self._release_held()
-        turn = {"event": "turn", "at": at.isoformat(), "speaker": "caller", "text": text}
+        turn: dict[str, Any] = {"event": "turn", "at": at.isoformat(), "speaker": "caller", "text": text}
+        turn |= {"late": True} if is_late else {}
         self._share_row(turn)
         self._publish(turn)
-        self._sounded, self._latency = False, {}
+        if not is_late:
+            self._sounded, self._latency = False, {}
 
     def agent_said(self, answer: int, text: str, at: datetime) -> None:
         """

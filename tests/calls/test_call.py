@@ -19,6 +19,7 @@ from gateway.engines.interface import (
     FunctionCall,
     FunctionsRequested,
     TurnEnded,
+    UsageReported,
     UserSaid,
     UserStartedSpeaking,
 )
@@ -144,12 +145,12 @@ async def test_barge_in_clears_queued_audio(line):
     assert line.stream.sent[-1] == "clear"
 
 
-async def test_engine_learns_how_much_was_heard(line):
+async def test_engine_learns_how_much_was_not_heard(line):
     line.engine.session.emit(AgentSaid("It is ready, and it has a new chain."))
     line.engine.session.speak(b"\x01" * 16_000)
     line.call.on_mark(line.stream.marks[0])
     line.engine.session.emit(UserStartedSpeaking())
-    assert line.engine.session.truncated == [400]
+    assert line.engine.session.truncated == [1600]
 
 
 async def test_agent_can_hang_up(line):
@@ -482,3 +483,20 @@ async def test_silence_can_be_left_alone():
     assert line.engine.session.said == []
     line.call.end(EndReason.SHUTDOWN)
     await line.ends()
+
+
+async def test_text_that_comes_after_the_answer_goes_before_it(line):
+    """It does not make another answer due, and cancels no goodbye."""
+    session = line.engine.session
+    session.emit(UserSaid("Hello."), UserStartedSpeaking(), TurnEnded("u1"), AgentSaid("It is ready."))
+    session.speak(AUDIO)
+    session.emit(UserSaid("Is it ready?", "u1"), AgentAudioDone())
+    assert [turn.text for turn in line.call.turns()] == ["Hello.", "Is it ready?", "It is ready."]
+    session.emit(UserStartedSpeaking(), TurnEnded("u2"), UserSaid("", "u2"))
+    assert [turn.text for turn in line.call.turns()] == ["Hello.", "Is it ready?", "It is ready."]
+
+
+async def test_usage_of_the_engine_is_added_up(line):
+    for _ in range(2):
+        line.engine.session.emit(UsageReported({"input_tokens": 10, "output_tokens": 3}))
+    assert line.call.session.usage == {"input_tokens": 20, "output_tokens": 6}

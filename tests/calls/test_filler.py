@@ -53,7 +53,7 @@ class Line:
             while self.phone.reached:
                 mark = self.phone.reached.popleft()
                 if self._echoes:
-                    self.playout.mark_reached(mark)
+                    self.playout.mark_reached(mark, self.now)
             self.filler.tick(self.now)
 
     def caller_starts_speaking(self) -> None:
@@ -81,7 +81,7 @@ class Line:
             if not self.filler.saying:
                 self.transcript.agent_audio(len(stretch), self.now)
             self.phone.add(stretch)
-            if self.playout.audio_sent(len(stretch)):
+            if self.playout.audio_sent(len(stretch), self.now):
                 self.phone.add(self.playout.next_mark())
 
     def agent_is_done(self) -> None:

@@ -16,34 +16,54 @@ def spoken(*pieces: tuple[str, int], done: bool = True) -> AgentUtterance:
 
 def test_mark_confirms_what_was_sent_before_it() -> None:
     playout = Playout()
-    playout.audio_sent(MARK_BYTES)
+    playout.audio_sent(MARK_BYTES, 0.0)
     name = playout.next_mark()
-    playout.audio_sent(500)
-    assert playout.mark_reached(name)
+    playout.audio_sent(500, 0.0)
+    assert playout.mark_reached(name, 0.0)
     assert (playout.confirmed, playout.sent) == (MARK_BYTES, MARK_BYTES + 500)
 
 
 def test_flushed_mark_proves_nothing() -> None:
     playout = Playout()
-    playout.audio_sent(MARK_BYTES)
+    playout.audio_sent(MARK_BYTES, 0.0)
     name = playout.next_mark()
     playout.cleared()
-    assert not playout.mark_reached(name)
+    assert not playout.mark_reached(name, 0.0)
     assert playout.confirmed == 0
 
 
 def test_mark_is_due_after_each_stretch() -> None:
     playout = Playout()
-    assert not playout.audio_sent(MARK_BYTES - 1)
-    assert playout.audio_sent(1)
+    assert not playout.audio_sent(MARK_BYTES - 1, 0.0)
+    assert playout.audio_sent(1, 0.0)
     playout.next_mark()
-    assert not playout.audio_sent(1)
+    assert not playout.audio_sent(1, 0.0)
 
 
 def test_unknown_mark_is_no_proof_of_marks() -> None:
     playout = Playout()
-    assert not playout.mark_reached("stranger")
+    assert not playout.mark_reached("stranger", 0.0)
     assert not playout.marks_work
+
+
+def test_position_between_marks_follows_the_clock() -> None:
+    playout = Playout()
+    playout.audio_sent(MARK_BYTES, 1.0)
+    name = playout.next_mark()
+    playout.audio_sent(2 * MARK_BYTES, 1.0)
+    playout.next_mark()
+    assert playout.played(1.2) == 1600
+    assert playout.played(5.0) == MARK_BYTES  # its mark has not come
+    playout.mark_reached(name, 1.5)
+    assert playout.played(1.6) == MARK_BYTES + 800
+
+
+def test_position_after_a_clear_begins_with_new_audio() -> None:
+    playout = Playout()
+    playout.audio_sent(MARK_BYTES, 1.0)
+    playout.cleared()
+    playout.audio_sent(MARK_BYTES, 9.0)
+    assert playout.played(9.1) == MARK_BYTES + 800
 
 
 def test_whole_answer_is_heard_at_its_end() -> None:

@@ -60,7 +60,7 @@ async def test_interrupted_answer_is_cleared_and_not_heard():
     line = Line()
     line.agent_says("It is ready.", b"\x01" * 16_000)
     line.output.mark_played("m1")
-    assert line.output.interrupt() == 400
+    assert line.output.interrupt() == 1600
     assert line.stream.sent[-1] == "clear"
     assert not line.turns[-1].heard
     assert not line.output.play(AUDIO)

@@ -1,4 +1,4 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from gateway.calls.playout import MARK_BYTES
 from gateway.engines.interface import FunctionCall, HistoryMessage, HistoryToolCall
@@ -20,7 +20,7 @@ class Talk:
         """The agent says it; returns the mark at the end of its sound."""
         self.transcript.agent_said(text, NOW)
         self.transcript.agent_audio(size, now)
-        self.playout.audio_sent(size)
+        self.playout.audio_sent(size, now)
         if done:
             self.transcript.agent_audio_done()
         return self.playout.next_mark()
@@ -52,10 +52,10 @@ def test_what_is_off_record_is_known_and_not_kept() -> None:
 def test_interruption_keeps_what_was_heard() -> None:
     talk = Talk()
     greeting = talk.speak("Hello.", 1600)
-    talk.playout.mark_reached(greeting)
+    talk.playout.mark_reached(greeting, 0.1)
     talk.transcript.caller_said("Hi.", NOW)
     first_half = talk.speak("one two", 4500, done=False)
-    talk.playout.mark_reached(first_half)
+    talk.playout.mark_reached(first_half, 0.1)
     talk.speak("three four", 4500)
     talk.transcript.interrupted(1.0)
     assert talk.transcript.turns[-1] == Turn(Speaker.AGENT, "one two", NOW, unheard="three four")
@@ -74,8 +74,8 @@ def test_answer_that_was_played_out_is_whole() -> None:
     talk = Talk()
     mark = talk.speak(SENTENCE, MARK_BYTES, done=False)
     talk.transcript.agent_audio(800, 0.0)
-    talk.playout.audio_sent(800)
-    talk.playout.mark_reached(mark)
+    talk.playout.audio_sent(800, 0.0)
+    talk.playout.mark_reached(mark, 0.1)
     talk.transcript.agent_said("five six", NOW)
     assert talk.transcript.interrupted(0.2) is not None
     assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW, unheard="five six")]
@@ -84,7 +84,7 @@ def test_answer_that_was_played_out_is_whole() -> None:
 def test_sentence_whose_sound_did_not_come_is_not_heard() -> None:
     talk = Talk()
     talk.transcript.agent_said("one two", NOW)
-    talk.playout.mark_reached(talk.speak("three four", MARK_BYTES, done=False))
+    talk.playout.mark_reached(talk.speak("three four", MARK_BYTES, done=False), 0.4)
     talk.transcript.interrupted(1.0)
     assert "four" not in talk.transcript.turns[-1].text
 
@@ -106,7 +106,7 @@ def test_finished_answer_is_believed_without_marks() -> None:
 def test_hangup_cuts_an_answer_that_was_being_played() -> None:
     talk = Talk()
     half = talk.speak("one two", 4500, done=False)
-    talk.playout.mark_reached(half)
+    talk.playout.mark_reached(half, 0.1)
     talk.speak("three four", 4500)
     assert talk.transcript.finish(1.0) == [Turn(Speaker.AGENT, "one two", NOW, unheard="three four")]
 
@@ -121,9 +121,9 @@ def test_silent_carrier_is_believed_at_the_end() -> None:
 def test_last_stretch_counts_without_the_engines_end() -> None:
     talk = Talk()
     mark = talk.speak("one two three", MARK_BYTES, done=False)
-    talk.playout.mark_reached(mark)
+    talk.playout.mark_reached(mark, 0.1)
     talk.transcript.agent_audio(MARK_BYTES - 1, 0.5)
-    talk.playout.audio_sent(MARK_BYTES - 1)
+    talk.playout.audio_sent(MARK_BYTES - 1, 0.0)
     assert talk.transcript.finish(1.0)[0].text == "one two three"
 
 
@@ -139,6 +139,59 @@ def test_sound_without_words_is_no_turn() -> None:
     talk = Talk()
     talk.transcript.agent_audio(1600, 0.0)
     assert talk.transcript.finish(1.0) == []
+
+
+def test_unplayed_milliseconds_are_interpolated() -> None:
+    """Marks come every 400 ms; between them the carrier plays in real time."""
+    talk = Talk()
+    mark = talk.speak("one two", MARK_BYTES, now=1.0, done=False)
+    talk.speak("three four", MARK_BYTES, now=1.01, done=False)
+    talk.speak("five six", MARK_BYTES, now=1.02)
+    talk.playout.mark_reached(mark, 1.45)
+    assert talk.transcript.interrupted(1.65) == 1200 - 400 - 200
+    assert talk.transcript.turns[-1].text == "one two"
+
+
+def test_sound_without_text_can_be_cut_off() -> None:
+    talk = Talk()
+    talk.transcript.agent_audio(8000, 0.0)
+    assert talk.transcript.interrupted(0.25) == 750
+
+
+LATER, LATEST = NOW + timedelta(seconds=2), NOW + timedelta(seconds=9)
+
+
+def test_late_text_goes_before_the_answer() -> None:
+    talk = Talk()
+    talk.transcript.caller_finished("u1", NOW)
+    assert talk.transcript.awaits_text
+    talk.transcript.agent_said("It is ready.", LATER)
+    assert talk.transcript.is_answered("u1")
+    talk.transcript.caller_said("Is it ready?", LATEST, "u1")
+    talk.transcript.agent_said("Come by on Friday.", LATEST)
+    assert not talk.transcript.awaits_text
+    assert talk.transcript.finish(1.0) == [
+        Turn(Speaker.CALLER, "Is it ready?", NOW),
+        Turn(Speaker.AGENT, "It is ready. Come by on Friday.", LATER),
+    ]
+
+
+def test_texts_that_come_in_the_wrong_order_are_sorted() -> None:
+    talk = Talk()
+    talk.transcript.caller_finished("u1", NOW)
+    talk.transcript.agent_said("It is ready.", NOW + timedelta(seconds=1))
+    talk.transcript.caller_finished("u2", LATER)
+    talk.transcript.caller_said("Thank you.", LATEST, "u2")
+    assert talk.transcript.answer_before("u1") == ""
+    talk.transcript.caller_said("Is it ready?", LATEST, "u1")
+    assert [turn.text for turn in talk.transcript.turns] == ["Is it ready?", "It is ready.", "Thank you."]
+
+
+def test_turn_without_words_is_no_turn() -> None:
+    talk = Talk()
+    talk.transcript.caller_finished("u1", NOW)
+    talk.transcript.had_no_words("u1")
+    assert (talk.transcript.awaits_text, talk.transcript.turns) == (False, [])
 
 
 # Functions

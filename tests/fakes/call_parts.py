@@ -26,7 +26,7 @@ class FakeEvents:
     def publish(self, event: str, **fields: Any) -> None:
         self.written.append((event, fields))
 
-    def caller_said(self, text: str, at: datetime) -> None:
+    def caller_said(self, text: str, at: datetime, *, is_late: bool = False) -> None:
         self.written.append(("caller", text))
 
     def agent_said(self, answer: int, text: str, at: datetime) -> None:
@@ -175,8 +175,8 @@ class FakeEngineSession:
     def replace_settings(self, settings: AgentSettings) -> None:
         self.settings = settings
 
-    def truncate(self, heard_ms: int) -> None:
-        self.truncated.append(heard_ms)
+    def truncate(self, unheard_ms: int) -> None:
+        self.truncated.append(unheard_ms)
 
     def end_user_turn(self) -> None:
         self.ended_turns += 1

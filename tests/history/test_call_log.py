@@ -2,7 +2,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -320,8 +320,9 @@ class Rows:
         self.rows: list[dict[str, object]] = []
         self._off = False
 
-    def caller_said(self, text: str, at: datetime) -> None:
-        self._append({"event": "turn", "speaker": "caller", "text": text, "at": at.isoformat()})
+    def caller_said(self, text: str, at: datetime, *, is_late: bool = False) -> None:
+        late = {"late": True} if is_late else {}
+        self._append({"event": "turn", "speaker": "caller", "text": text, "at": at.isoformat(), **late})
 
     def agent_said(self, answer: int, text: str, at: datetime) -> None:
         self._append({"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at.isoformat()})
@@ -337,21 +338,33 @@ class Rows:
             self.rows.append(row)
 
 
-@given(st.lists(st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt", "off", "on"]), max_size=30))
+@given(
+    st.lists(
+        st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt", "off", "on", "finished", "late"]),
+        max_size=30,
+    )
+)
 def test_log_equals_the_transcript(happenings: list[str]) -> None:
     log = Rows()
     transcript = make_transcript(records=CallRecords(log, NoRecorder()))  # type: ignore[arg-type]
     playout = transcript.playout
+    finished: list[str] = []
     for number, happening in enumerate(happenings):
+        at = NOW + timedelta(seconds=number)
         if happening == "caller":
-            transcript.caller_said(f"caller {number}", NOW)
+            transcript.caller_said(f"caller {number}", at)
+        elif happening == "finished":
+            finished.append(f"u{number}")
+            transcript.caller_finished(finished[-1], at)
+        elif happening == "late":
+            transcript.caller_said(f"caller {number}", at, finished.pop() if finished else "")
         elif happening == "agent":
-            transcript.agent_said(f"agent {number} says so.", NOW)
+            transcript.agent_said(f"agent {number} says so.", at)
         elif happening == "sound":
             transcript.agent_audio(MARK_BYTES, float(number))
-            playout.audio_sent(MARK_BYTES)
+            playout.audio_sent(MARK_BYTES, float(number))
         elif happening == "mark":
-            playout.mark_reached(playout.next_mark())
+            playout.mark_reached(playout.next_mark(), float(number))
         elif happening == "done":
             transcript.agent_audio_done()
         elif happening in ("off", "on"):
