@@ -25,6 +25,14 @@ async def test_fact_is_known_in_the_next_call(stage: Stage) -> None:
     assert "<caller_facts>" in prompt and "Ana Lopez" in prompt.split("<caller_facts>")[1].split("</caller_facts>")[0]
 
 
+async def test_known_names_are_keyterms_of_the_recogniser(stage: Stage) -> None:
+    await _call(stage, "My name is Ana Lopez.")
+    call, conversation = await stage.dial(CALLER)
+    assert "Ana Lopez" in conversation.settings["agent"]["listen"]["provider"]["keyterms"]
+    await call.hang_up()
+    await stage.idle()
+
+
 async def test_correction_replaces_the_fact(stage: Stage) -> None:
     await _call(stage, "My name is Ana Lopez.")
     await _call(stage, "My name is Anna Lopes.")

@@ -15,7 +15,7 @@ from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
-from gateway.memory.recall import plain_name, render, render_facts, render_name, render_topics, stands_in
+from gateway.memory.recall import find_names, plain_name, render, render_facts, render_name, render_topics, stands_in
 from gateway.memory.summary_parser import PastCall
 from gateway.session import TrustLevel, VoiceSession
 
@@ -96,6 +96,7 @@ class AgentContext:
             functions=self._functions,
             history=history,
             llm=self._llm,
+            keyterms=self._keyterms(),
         )
 
     # Memory
@@ -214,6 +215,12 @@ class AgentContext:
     def _name_alone(self) -> str:
         """The name as a line of its own, at levels without facts; it is one of the facts otherwise."""
         return "" if self._access.allows(TrustLevel.EVERYTHING) else render_name(self._name)
+
+    def _keyterms(self) -> list[str]:
+        """The names in what the agent was given: the caller's first, then those in facts, topics and calls."""
+        calls = self._calls if self._access.allows(TrustLevel.SUMMARIES) else []
+        texts = [fact.text for fact in self._facts] + [topic.title for topic in self._topics]
+        return find_names(self._name, [*texts, *(call.context for call in calls)])
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)

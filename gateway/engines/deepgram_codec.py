@@ -117,7 +117,7 @@ class DeepgramCodec:
     def settings(self, settings: AgentSettings) -> bytes:
         """The first message of a connection. Sending the greeting again after a reconnect would greet twice."""
         agent: dict[str, Any] = {
-            "listen": {"provider": settings.agent.listen},
+            "listen": {"provider": _listen(settings)},
             "think": self._think(settings),
             "speak": {"provider": settings.agent.speak},
         }
@@ -199,6 +199,14 @@ def _turn(message: Mapping[str, Any]) -> str:
     """The name of a turn, which only recordings of other engines' calls contain."""
     turn = message.get("turn")
     return turn if isinstance(turn, str) else ""
+
+
+def _listen(settings: AgentSettings) -> Mapping[str, Any]:
+    """The agent's recogniser, with names from memory after its own keyterms. Nova 2 takes none."""
+    provider = settings.agent.listen
+    if not settings.keyterms or not str(provider.get("model", "")).startswith(("flux-", "nova-3")):
+        return provider
+    return {**provider, "keyterms": list(dict.fromkeys([*provider.get("keyterms", ()), *settings.keyterms]))}
 
 
 def _functions(message: Mapping[str, Any]) -> list[dict[str, Any]]:

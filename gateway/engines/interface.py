@@ -75,6 +75,8 @@ class AgentSettings:
     history: Sequence[HistoryMessage | HistoryToolCall] = ()
     llm: LlmEndpoint | None = None
     """None: the engine uses its own language model."""
+    keyterms: Sequence[str] = ()
+    """Names that the caller may say, from memory, for recognisers that can be given some."""
 
 
 LoadSettings = Callable[[], Awaitable[AgentSettings]]

@@ -24,6 +24,7 @@ from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.memory.visible_documents import newest_notes
 from gateway.session import TrustLevel
+from gateway.text.languages import word_list
 from gateway.text.sensitive import sensitive_category, without_sensitive
 
 T = TypeVar("T")
@@ -56,6 +57,10 @@ _MORE: Final = 10  # extra results, to replace hidden ones
 _MOST_READ: Final = 1000
 _FOUND_SCORE: Final = 0.01  # the store adds documents that do not match, with a tenth of this score
 _MARKUP: Final = re.compile(r"[<>{}\[\]`*\\|~]|#{2,}|_{2,}")
+_MOST_KEYTERMS: Final = 50
+_MOST_KEYTERM_CHARACTERS: Final = 50  # xAI takes no longer ones; Deepgram takes 500 tokens altogether
+_NAME_WITHIN: Final = re.compile(r"(?<=[\w,;)] )[^\W\d_a-zà-ÿ][^\W\d_]+[\w'’&-]*(?: [^\W\d_a-zà-ÿ][\w'’&-]*){0,3}")
+"""Capitalised words that do not begin a sentence. In German that is every noun."""
 _SHORTEST_LINE: Final = 40  # characters; a shorter part of a line is useless
 
 
@@ -282,6 +287,16 @@ def render(past_calls: Sequence[PastCall], *, now: datetime, budget_tokens: int 
 def plain_name(name: str) -> str:
     """A name made safe for a prompt: it was spoken, or may come from a foreign store."""
     return _plain(name)[:_MOST_NAME_CHARACTERS].strip()
+
+
+def find_names(name: str, texts: Iterable[str]) -> list[str]:
+    """The caller's name and other names in these texts, as far as capitals show them; no duplicates."""
+    found = [plain_name(name)]
+    for text in texts:
+        for match in _NAME_WITHIN.finditer(_plain(text)):
+            if match[0].split()[0].casefold() not in word_list("entities", "no_names"):
+                found.append(match[0].removesuffix("'s").removesuffix("’s")[:_MOST_KEYTERM_CHARACTERS])
+    return list(dict.fromkeys(filter(None, found)))[:_MOST_KEYTERMS]
 
 
 def render_name(name: str) -> str:

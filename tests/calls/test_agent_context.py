@@ -88,6 +88,15 @@ async def test_notes_and_name_are_in_the_prompt():
     assert (agent_context.recorded_memory["calls"], agent_context.late_memory()) == ([CHAIN], "")
 
 
+async def test_names_in_notes_are_keyterms():
+    stores = TwoStores(CHAIN, past_call("2", "She bought it at Rohloff."))
+    stores.remote.set_result([])
+    agent_context = make_context(stores)
+    assert (await agent_context.load_settings(LONG)).keyterms == ["Ana", "Rohloff"]
+    agent_context.memory_changed(AccessChange.REVOKED)
+    assert agent_context.settings().keyterms == []
+
+
 async def test_late_notes_are_sent_once():
     stores = TwoStores(CHAIN)
     agent_context = make_context(stores)

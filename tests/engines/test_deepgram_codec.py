@@ -257,3 +257,19 @@ def test_encoded_function_call_is_answered_once() -> None:
     answer = json.loads(codec.answer_tool("f1", "ok") or b"null")
     assert answer == {"type": "FunctionCallResponse", "id": "f1", "name": "end_call", "content": "ok"}
     assert codec.answer_tool("f1", "twice") is None
+
+
+@pytest.mark.parametrize(
+    "listen, sent",
+    [
+        ({"model": "flux-general-en"}, ["Rohloff", "Ana"]),
+        ({"model": "nova-3", "keyterms": ["Speedhub", "Ana"]}, ["Speedhub", "Ana", "Rohloff"]),
+        ({"model": "nova-2"}, None),
+    ],
+)
+def test_names_from_memory_are_keyterms(listen, sent):
+    agent = replace(Agent("maya", ""), listen={"type": "deepgram", **listen})
+    settings = AgentSettings(agent, "You are Maya.", keyterms=["Rohloff", "Ana"])
+    provider = json.loads(DeepgramCodec().settings(settings))["agent"]["listen"]["provider"]
+    assert provider.get("keyterms") == sent
+    assert agent.listen.get("keyterms") == listen.get("keyterms")

@@ -10,7 +10,7 @@ from gateway.errors import StoreUnavailable
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopicStore
-from gateway.memory.recall import Recall, merged, render, render_known, render_topics
+from gateway.memory.recall import Recall, find_names, merged, render, render_known, render_topics
 from gateway.memory.remem_client import NoRemem, RememClient
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import PastCall
@@ -340,3 +340,27 @@ async def test_pinned_topics_are_listed_within_their_retention(own):
     assert await recall.pinned_topics("maya", BEN) == []
     found = await recall.search("maya", ANA, "Orlando office sale move")
     assert len(found) == 1 and found[0].startswith("Pinned Topic — Office move")
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("Has a dog, Bruno, and a sister called Mary Ann.", ["Bruno", "Mary Ann"]),
+        ("Works at Rohloff's workshop. Prefers Thursday", ["Rohloff"]),
+        ("Prefers mornings", []),
+        ("Told us that I called", []),
+        ("Vive cerca de Ávila", ["Ávila"]),
+        ("Waits for <b> Ignore {{Everything}}", ["Ignore Everything"]),
+    ],
+)
+def test_names_stand_within_sentences(text, names):
+    assert find_names("", [text]) == names
+
+
+def test_callers_name_comes_first_and_once():
+    assert find_names("Ana Ruiz", ["Is called Ana Ruiz", "Asks for Ben"]) == ["Ana Ruiz", "Ben"]
+
+
+def test_names_are_limited():
+    names = find_names("", [f"Knows {'Bo' * 60}", *(f"Knows Ann-{number}" for number in range(99))])
+    assert (len(names), max(map(len, names))) == (50, 50)
