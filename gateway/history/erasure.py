@@ -270,6 +270,8 @@ class Eraser:
             "calls": len(await CallsTable(self._store).forget(caller=caller, agent=agent)),
             "remote documents": removed,
         }
+        # A gateway that runs may have logged the last events of a call since.
+        await asyncio.to_thread(erase_calls, self._locations.log, [*data.sessions], caller, agent)
         unscrubbed = await self._scrub_files()
         unscrubbed += [] if await self._store.scrub() else ["the database"]
         try:
