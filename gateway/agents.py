@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w+|persona:[\w-]+)\s*\}\}")
 _PERSONA: Final = "persona:"
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}")
-WEBHOOK_EVENTS: Final = ("call.ended", "call.started", "call.transferred", "finalization.failed")
+WEBHOOK_EVENTS: Final = ("call.ended", "call.started", "call.transferred", "finalization.failed", "voicemail.left")
 _CONFIG: Final = ConfigDict(arbitrary_types_allowed=True, str_strip_whitespace=True, extra="forbid")
 
 

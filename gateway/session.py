@@ -66,6 +66,8 @@ class EndReason(enum.StrEnum):
     OPERATOR_HUNG_UP = "operator hung up"
     TIME_LIMIT = "longest call reached"
     CALLER_SILENT = "caller silent"
+    VOICEMAIL_REACHED = "voicemail reached"
+    VOICEMAIL_LEFT = "voicemail left"
     FAILED = "internal error"
 
 
@@ -82,6 +84,15 @@ class Consent(enum.StrEnum):
     @property
     def allows_recording(self) -> bool:
         return self not in (Consent.REFUSED, Consent.NO_ANSWER)
+
+
+class Voicemail(enum.StrEnum):
+    """Whether a call that the gateway placed was answered by a mailbox."""
+
+    NONE = ""
+    REACHED = "reached"
+    LEFT = "left"
+    """The whole message was played to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,12 @@ class VoiceSession:
     """The highest level that the call reached. It ranks everything that the call teaches."""
     consent: Consent = Consent.NONE
     """To the recording of the call."""
+    voicemail: Voicemail = Voicemail.NONE
+
+    @property
+    def leaves_document(self) -> bool:
+        """Whether later calls may know of this one: not without trust, nor if a mailbox got no message."""
+        return bool(self.trust) and self.voicemail is not Voicemail.REACHED
 
     @property
     def uuid(self) -> str:
@@ -178,6 +195,7 @@ class VoiceSession:
         session.end_reason = EndReason(stored["end_reason"]) if stored["end_reason"] else None
         session.trust = TrustLevel(session.trust)
         session.consent = Consent(session.consent)
+        session.voicemail = Voicemail(session.voicemail)
         session.turns = [
             Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
             for turn in stored["turns"]

@@ -29,6 +29,7 @@ from gateway.calls.silence import SilenceStep, SilenceTimer
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
 from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker, observe
+from gateway.calls.voicemail import MailboxHandler, VoicemailTimeouts
 from gateway.engines.interface import (
     AgentAudioDone,
     AgentSaid,
@@ -55,6 +56,7 @@ from gateway.logs import CallLogger, call_name
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Turn, VoiceSession
+from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.media_stream import MediaStream
 from gateway.text.turn_taking import silence_texts
 from gateway.text.voice_commands import VoiceCommand
@@ -85,6 +87,7 @@ class LiveCallTimeouts:
     """Until then after the caller's turn, silence is not the caller's."""
     speech: SpeechTimeouts = SpeechTimeouts()
     consent: ConsentTimeouts = ConsentTimeouts()
+    voicemail: VoicemailTimeouts = VoicemailTimeouts()
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,9 @@ class Call:
         self._engine = EngineConnection(
             self, engine, self._context, self._events, self._log, sorry=sorry, resumed=bool(session.turns)
         )
+        self._mailbox = MailboxHandler(
+            self._transcript, self._speech, self._engine, self._end, self._tasks, timeouts.voicemail
+        )
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._media_at = self._loop.time()
@@ -186,7 +192,7 @@ class Call:
                 await self._end.wait()
                 self.on_over()
                 self._tasks.create_task(self._end.release_leg(), name="hang-up")
-                if self._end.reason not in _NO_ENGINE:
+                if self._end.reason not in _NO_ENGINE and not self._mailbox.is_reached:
                     await self._hear_last_words()
                 self._end.cancel_goodbye()
                 for task in self._work:
@@ -206,6 +212,12 @@ class Call:
         """Have the agent say this: now or, before anything was said, as part of the greeting."""
         if not self._context.add_to_greeting(text):
             self._engine.say(text, interrupt=interrupt)
+
+    def answered_by(self, report: AnsweredBy, message: str) -> None:
+        """The carrier reports what answered an outbound call. `message` is for a mailbox; if empty, hang up."""
+        self._mailbox.answered_by(report, message)
+        if self._mailbox.is_reached:
+            self._consent.call_over()  # a machine can't agree to anything
 
     def tick(self, now: float) -> None:
         """Called several times a second: watchdogs, and audio that is due."""
@@ -236,6 +248,7 @@ class Call:
         if (
             not self._engine.ready
             or self._end.is_ending
+            or self._mailbox.is_reached
             or self._tools.is_busy
             or (due is not None and now - due < self._timeouts.slowest_answer)
             or (self._caller_speaking and is_loud(self._last_frame))  # engines do not report that speech goes on
@@ -273,7 +286,8 @@ class Call:
     def on_caller_audio(self, audio: bytes) -> None:
         self._media_at = self._loop.time()
         self._last_frame = audio
-        self._engine.send_audio(audio)
+        if not self._mailbox.is_reached:  # the engine would answer its greeting
+            self._engine.send_audio(audio)
         self.monitor.caller_audio(audio)
 
     def on_mark(self, name: str) -> None:
@@ -299,6 +313,8 @@ class Call:
 
     def on_engine_event(self, event: EngineEvent) -> None:
         match event:
+            case UserStartedSpeaking() | TurnEnded() | UserSaid() if self._mailbox.is_reached:
+                pass  # the rest of its greeting
             case UserStartedSpeaking():
                 self._caller_speaking = True
                 self._consent.caller_speaks(self._loop.time())
@@ -337,6 +353,7 @@ class Call:
             case SettingsApplied():
                 self._caller_speaking = False
                 self._speech.new_session()
+                self._mailbox.new_session()
             case LatencyReported(stt, llm, tts):
                 self.latency.reported(stt=stt, ttt=llm, tts=tts)
             case UsageReported(usage):
@@ -344,6 +361,7 @@ class Call:
                     self.session.usage[kind] = self.session.usage.get(kind, 0) + count
             case InjectionRefused():
                 self._speech.injection_refused()
+                self._mailbox.injection_refused()
             case EngineWarned(code):
                 self._log.warning("engine warned", extra={"code": code})
                 self._events.publish("error", what="engine warned", reason=code)

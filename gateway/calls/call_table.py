@@ -20,6 +20,7 @@ from gateway.cluster.directory import CallRecord
 from gateway.history.call_log import RecoveredCall
 from gateway.memory.access import MemoryAccess
 from gateway.session import CallKey, TrustLevel, VoiceSession, new_session_id
+from gateway.telephony.machine_detection import AnsweredBy
 from gateway.tools.executor import CallTools
 
 MAX_EVENTS: Final = 10_000
@@ -54,6 +55,8 @@ class CallTimeouts:
     """How long calls may take to complete their sessions at shutdown."""
     remember_ended: float = 3600.0
     """How long late webhooks of an ended call are recognized."""
+    early_report: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Pauses before a report about a call that no node knows yet is delivered again."""
 
 
 @dataclass(eq=False)
@@ -95,6 +98,8 @@ class ManagedCall:
     """Streams requested in a row since the last stable one."""
     transfer_answered: bool | None = None
     """The outcome of a transfer, if the carrier reported it before our side of the call had ended."""
+    answered_by: list[AnsweredBy] = field(default_factory=list)
+    """What the carrier has reported about an outbound call, in order. Every stream of the call gets it."""
     may_be_elsewhere: bool = False
     """Taken over from a node that could not be asked and may still have the media."""
     tools: asyncio.Task[CallTools] | None = None

@@ -40,6 +40,7 @@ from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED, WATCHDOG
 from gateway.session import CallKey, EndReason, VoiceSession
 from gateway.telephony.codec import StreamStarted
+from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.phone_numbers import AllowList, Attestation, caller_id
 from gateway.telephony.rest import CallControl
@@ -494,6 +495,30 @@ class CallManager:
         self._spawn(self.release_dial(order))  # not before the call counts; the called party does not wait for it
         return answer
 
+    def answered_by(self, key: CallKey, report: AnsweredBy) -> None:
+        """The carrier reports whether a person or a mailbox answered an outbound call; perhaps before anything else."""
+        call = self._table.get(key)
+        if call is None:
+            if not self._table.has_ended(key):
+                self._spawn(self._forward_answered_by(key, report))
+        elif call.order is not None and call.order.voicemail is not None:
+            call.answered_by.append(report)
+            if call.media is not None:
+                call.media.answered_by(report, call.order.voicemail)
+
+    async def _forward_answered_by(self, key: CallKey, report: AnsweredBy) -> None:
+        for pause in self._timeouts.early_report:
+            if await self._cluster.forward(NodeCommandKind.ANSWERED_BY, key, report):
+                return
+            await asyncio.sleep(pause)
+            if self._table.get(key) is not None:
+                return self.answered_by(key, report)
+
+    def outbound_key(self, carrier: str, order_id: str) -> CallKey | None:
+        """The live call of this request. Telnyx omits the call's id in some events."""
+        calls = (call for call in self._table if call.key[0] == carrier and call.order is not None)
+        return next((call.key for call in calls if call.order is not None and call.order.id == order_id), None)
+
     def unanswered(self, carrier: str, order: OutboundCall, reason: str) -> None:
         """An outbound call was not answered. Nothing is kept of it."""
         self._dialling.pop(order.id, None)
@@ -573,6 +598,10 @@ class CallManager:
         call.task = asyncio.get_running_loop().create_task(self._run_call(call, media), name=media.session.id)
         self._running.add(call.task)
         call.task.add_done_callback(self._running.discard)
+        if call.order is not None and call.order.voicemail is not None:
+            was_reached = [AnsweredBy.GREETING_OVER] if media.session.voicemail else []  # on an earlier stream
+            for report in call.answered_by or was_reached:
+                media.answered_by(report, call.order.voicemail)
         return media
 
     async def _redeem(self, key: CallKey, started: StreamStarted) -> ManagedCall | None:

@@ -35,6 +35,8 @@ class OutboundCall:
     """The context by name, if it was given so. It may contain the identity of the caller."""
     greeting: str = ""
     """Replaces the agent's greeting, unless empty."""
+    voicemail: str | None = None
+    """What to say to a mailbox, word for word; empty: hang up. None: mailboxes are not detected."""
     session_id: str = field(default_factory=new_session_id)
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 

@@ -203,6 +203,28 @@ class SpeechOutput:
                     await self._answer_done.wait()
                 await self._all_played()
 
+    def mute(self) -> None:
+        """Stop speaking. Nothing that the engine says is heard until `say_only`."""
+        self.interrupt()
+        self._override.begin()
+
+    def say_only(self, text: str) -> None:
+        """Of what the engine says from now on, this is the first to be heard; `played` waits for it."""
+        self.expect_goodbye()
+        self._gate_open = True
+        self._override.begin()
+        self._override.expect(text)
+
+    async def played(self, *, start: float, longest: float) -> bool:
+        """Wait until the answer was played. Returns whether it was: begun within `start`, over within `longest`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                if await wait_for_event(self._answer_began, start):
+                    await self._answer_done.wait()
+                    await self._all_played()
+                    return True
+        return False
+
     async def apologise(self) -> None:
         """Play the recorded apology: there is no engine any more."""
         self.new_session()

@@ -17,7 +17,7 @@ from gateway.calls.recorder import CallRecorder
 from gateway.engines.interface import HistoryMessage, HistoryToolCall
 from gateway.history.call_log import Row, rows_beside_turns, rows_of_turns
 from gateway.history.live_events import CallEvents
-from gateway.session import Speaker, Turn, VoiceSession
+from gateway.session import Speaker, Turn, Voicemail, VoiceSession
 from gateway.text.redaction import redact, spoken_numbers
 
 _MOST_TOOL_CALLS: Final = 20
@@ -162,6 +162,22 @@ class Transcript:
         self.turns = [turn for turn in self.turns if not any(turn is retracted for retracted in turns)]
         self._tool_calls.clear()  # results may quote what was said
         self._records.retract(self._session, self.log_rows)
+
+    @property
+    def voicemail(self) -> Voicemail:
+        return self._session.voicemail
+
+    def voicemail_reached(self) -> None:
+        """A mailbox answered. What it said are not the caller's words, and nothing is learned from them."""
+        if self._session.voicemail is Voicemail.NONE:
+            self._session.voicemail = Voicemail.REACHED
+            self._records.events.set_voicemail(Voicemail.REACHED)
+        if greeting := [turn for turn in self.turns if turn.speaker is Speaker.CALLER]:
+            self.retract(greeting)
+
+    def voicemail_left(self) -> None:
+        self._session.voicemail = Voicemail.LEFT
+        self._records.events.set_voicemail(Voicemail.LEFT)
 
     def finish(self, now: float) -> list[Turn]:
         """The call is over: all turns that may be kept."""

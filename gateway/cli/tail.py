@@ -179,6 +179,8 @@ def _described(event: Event) -> tuple[str, str, str]:
             return "engine", "reconnected", "green"
         case "media_lost":
             return "media", event["reason"], "yellow"
+        case "voicemail":
+            return "voicemail", event["state"], "bold"
         case "error":
             return "error", f"{event['what']}: {event['reason']}", "red"
         case "hangup":

@@ -113,6 +113,8 @@ class NodeCommandKind(enum.StrEnum):
     TRANSFERRED = "transferred"
     """The transfer target has answered."""
     TRANSFER_FAILED = "transfer failed"
+    ANSWERED_BY = "answered by"
+    """The carrier reports whether a person or a mailbox answered."""
     RELEASE = "release"
     """The carrier requests new media at the sending node: let the call go."""
     TAKEN = "taken"

@@ -20,6 +20,7 @@ from gateway.logs import call_name
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession
 from gateway.telephony.codec import StreamStarted
+from gateway.telephony.machine_detection import AnsweredBy
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class LocalCalls(Protocol):
     def carrier_ended(self, key: CallKey) -> None: ...
     def stream_failed(self, key: CallKey, token: str = "") -> None: ...
     def transfer_finished(self, key: CallKey, *, answered: bool) -> None: ...
+    def answered_by(self, key: CallKey, report: AnsweredBy) -> None: ...
     def operator_ends(self, key: CallKey) -> None: ...
     def operator_says(self, key: CallKey, words: str) -> None: ...
     def has_media(self, key: CallKey) -> bool: ...
@@ -303,6 +305,8 @@ class ClusterNode(Cluster):
                 self._calls.take_over(*adopted)
                 if kind is NodeCommandKind.ENDED:
                     self._calls.carrier_ended(key)
+                elif kind is NodeCommandKind.ANSWERED_BY:
+                    self._calls.answered_by(key, AnsweredBy(text))
             return True
 
         return await self._when_reachable(forward)
@@ -404,6 +408,8 @@ class ClusterNode(Cluster):
                 calls.stream_failed(command.key, command.text)
             case NodeCommandKind.TRANSFERRED | NodeCommandKind.TRANSFER_FAILED:
                 calls.transfer_finished(command.key, answered=command.kind is NodeCommandKind.TRANSFERRED)
+            case NodeCommandKind.ANSWERED_BY:
+                calls.answered_by(command.key, AnsweredBy(command.text))
             case NodeCommandKind.RELEASE:
                 await calls.release(command.key)
             case NodeCommandKind.END:

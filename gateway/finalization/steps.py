@@ -17,7 +17,14 @@ from gateway.finalization.job import FinalizationJob, JobState, JobStore
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.summarizer import Summarizer, SummaryContext
 from gateway.finalization.summary.topics import KnownTopic
-from gateway.finalization.webhooks import CALL_ENDED, NoWebhooks, WebhookOutbox, call_ended
+from gateway.finalization.webhooks import (
+    CALL_ENDED,
+    VOICEMAIL_LEFT,
+    NoWebhooks,
+    WebhookOutbox,
+    call_ended,
+    voicemail_left,
+)
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
 from gateway.memory.facts import FactStore
 from gateway.memory.identity import LONG_SILENCE
@@ -27,7 +34,7 @@ from gateway.memory.state import CallerStateStore, listed
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.stores.store import MemoryStore
 from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
-from gateway.session import VoiceSession
+from gateway.session import Voicemail, VoiceSession
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
@@ -122,9 +129,10 @@ class FinalizationSteps:
         """
         Summary and document in our own store. By a language model, or by rules if none answers in time.
 
-        A call without trust has none: later calls would read it. Its transcript is archived.
+        A call without trust has none: later calls would read it. Its transcript is archived. Nor has a mailbox that got
+        no message.
         """
-        if not job.session.trust:
+        if not job.session.leaves_document:
             return
         if job.summary is None:
             job.summary = await self._summarize(job.session, self.summarizer.write)
@@ -160,7 +168,7 @@ class FinalizationSteps:
 
     async def list_call(self, job: FinalizationJob) -> None:
         """The call's row in the table of finished calls."""
-        if job.summary is not None or not job.session.trust:
+        if job.summary is not None or not job.session.leaves_document:
             session, calls = job.session, self.memory.calls
             of_caller = CallRowFilter(caller=session.caller, agent=session.agent)
             earlier = await calls.newest(of_caller, limit=20)  # a few may have started later
@@ -171,7 +179,9 @@ class FinalizationSteps:
                 self._count(session, earlier)
 
     async def notify(self, job: FinalizationJob) -> None:
-        """The webhook about the finished call, in the outbox."""
+        """The webhooks about the finished call, in the outbox."""
+        if job.session.voicemail is Voicemail.LEFT and self.webhooks.wants(job.session.agent, VOICEMAIL_LEFT):
+            await self.webhooks.add(voicemail_left(job.session))
         if self.webhooks.wants(job.session.agent, CALL_ENDED):
             await self.webhooks.add(call_ended(job.session, job.summary))
 
@@ -253,7 +263,12 @@ class FinalizationSteps:
         topics = [topic for topic in topics if topic.trust <= session.trust]
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
         context = SummaryContext(session.agent, recited, known_topics, facts, self._rules(session).fields)
-        return await write(spoken_lines(session.turns), context)
+        summary = await write(spoken_lines(session.turns), context)
+        if session.voicemail is not Voicemail.LEFT:
+            return summary
+        said = next((turn.text for turn in reversed(session.turns)), "")
+        rest = summary.context if summary.written_by != EXTRACTIVE else ""
+        return replace(summary, context=f"A message was left on the voicemail: {said} {rest}".rstrip())
 
     def document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
         return call_document(session, summary, self._rules(session).timezone, with_facts=with_facts)

@@ -33,7 +33,7 @@ from gateway.settings import Secret
 
 SCHEMA: Final = tables("webhooks")
 
-CALL_ENDED, CALL_STARTED, CALL_TRANSFERRED, FINALIZATION_FAILED = WEBHOOK_EVENTS
+CALL_ENDED, CALL_STARTED, CALL_TRANSFERRED, FINALIZATION_FAILED, VOICEMAIL_LEFT = WEBHOOK_EVENTS
 
 MOST_AT_ONCE: Final = 20
 GONE: Final = 410
@@ -331,6 +331,12 @@ def call_ended(session: VoiceSession, summary: CallSummary | None) -> WebhookMes
         "usage": session.usage,
     }
     return WebhookMessage(CALL_ENDED, session.id, session.agent, session.caller, content)
+
+
+def voicemail_left(session: VoiceSession) -> WebhookMessage:
+    """The message about a call whose message a mailbox has. The words are in its `call.ended`."""
+    content = {"session": session.id, "agent": session.agent, "caller": session.caller, "carrier": session.carrier}
+    return WebhookMessage(VOICEMAIL_LEFT, session.id, session.agent, session.caller, content)
 
 
 _NOTES: Final = ("caller_name", "topics", "decisions", "action_items", "facts", "context", "written_by")

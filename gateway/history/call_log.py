@@ -26,7 +26,7 @@ import orjson
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.stores.database import tables
-from gateway.session import Consent, Speaker, TrustLevel, Turn, VoiceSession
+from gateway.session import Consent, Speaker, TrustLevel, Turn, Voicemail, VoiceSession
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact_lines
 
@@ -49,8 +49,8 @@ _POSITIONS_PER_MS: Final = 1000
 _log = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
-"""One row as JSON: a live event, or a part of the session: `state`, `known_as`, `trust`, `consent`, `off_record`,
-`taken_back`."""
+"""One row as JSON: a live event, or a part of the session: `state`, `known_as`, `trust`, `consent`, `voicemail`,
+`off_record`, `taken_back`."""
 
 
 @dataclass(frozen=True)
@@ -370,7 +370,7 @@ def rows_beside_turns(session: VoiceSession) -> list[Row]:
     """The rows for everything in a session that changes during the call, except its turns."""
     record = {"off_record": session.off_record, "taken_back": session.taken_back}
     identity = {"known_as": [session.caller, session.number], "trust": int(session.trust)}
-    return [{"state": session.state}, record, identity, {"consent": session.consent}]
+    return [{"state": session.state}, record, identity, {"consent": session.consent, "voicemail": session.voicemail}]
 
 
 def restore(session: VoiceSession, rows: Sequence[Row]) -> None:
@@ -383,6 +383,7 @@ def restore(session: VoiceSession, rows: Sequence[Row]) -> None:
     session.caller, session.number = last.get("known_as", (session.caller, session.number))
     session.trust = TrustLevel(last.get("trust", session.trust))
     session.consent = Consent(last.get("consent", session.consent))
+    session.voicemail = Voicemail(last.get("voicemail", session.voicemail))
 
 
 # The file, without a running log: for queries, reports and erasure. All raise StoreUnavailable.

@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, RecoveredCall, Row, rows_beside_turns
-from gateway.session import Consent, TrustLevel, VoiceSession
+from gateway.session import Consent, TrustLevel, Voicemail, VoiceSession
 
 EVENTS: Final = (
     "dialling unanswered ringing refused answered memory turn interruption function_called function_finished "
-    "engine_lost engine_back media_lost error hangup step summary finished"
+    "engine_lost engine_back media_lost voicemail error hangup step summary finished"
 ).split()
 """All events. docs/http-api.md says what they mean and which fields they have."""
 
@@ -255,6 +255,11 @@ class CallEvents:
     def set_consent(self, consent: Consent) -> None:
         """The consent to the recording, as of now."""
         self._append({"consent": consent})
+
+    def set_voicemail(self, voicemail: Voicemail) -> None:
+        """A mailbox answered, or has the message now."""
+        self._append({"voicemail": voicemail})
+        self.publish("voicemail", state=str(voicemail))
 
     # Latency
 

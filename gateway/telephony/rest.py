@@ -14,6 +14,7 @@ from gateway.errors import CarrierRefused, NumberNotAllowed, StreamInUse
 from gateway.metrics import REFUSED
 from gateway.settings import Secret
 from gateway.telephony import twilio
+from gateway.telephony.machine_detection import MachineDetection
 from gateway.telephony.phone_numbers import DialingRules
 from gateway.telephony.telnyx import order_state, stream_command, transfer_state
 
@@ -35,6 +36,8 @@ _HANG_UP_TIMEOUT: Final = httpx.Timeout(2.0)
 _TELNYX_ENDED: Final = frozenset({"90018", "90015"})  # call has already ended, invalid call control id
 _TELNYX_STREAM_IN_USE: Final = "90045"
 _TELNYX_NO_STREAM: Final = _TELNYX_ENDED | {"90048"}
+_DETECTION: Final = {MachineDetection.MACHINE: "detect", MachineDetection.GREETING_END: "greeting_end"}
+"""`answering_machine_detection` (Telnyx API reference, "Dial"). Premium detection reports no end without a beep."""
 
 
 class CallControl(Protocol):
@@ -58,7 +61,7 @@ class CallControl(Protocol):
         `replaces`: the existing stream is known to be dead and is stopped first.
         """
 
-    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str, detection: MachineDetection) -> str:
         """
         Call an E.164 number from a number of the account. Returns the call id. Raises CarrierRefused.
 
@@ -184,7 +187,7 @@ class TwilioControl(_RestApi):
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         raise CarrierRefused("twilio", "a new stream", 0, "it requests one itself")
 
-    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str, detection: MachineDetection) -> str:
         webhooks = _webhooks(media_url)
         form = {
             "To": to,
@@ -194,6 +197,13 @@ class TwilioControl(_RestApi):
             "Timeout": str(RING_SECONDS),
             "TimeLimit": str(self._time_limit(extra=GOODBYE_SECONDS)),
         }
+        if detection is not MachineDetection.OFF:
+            # Asynchronous: otherwise the called party hears nothing until Twilio is sure.
+            form |= {
+                "MachineDetection": "Enable" if detection is MachineDetection.MACHINE else "DetectMessageEnd",
+                "AsyncAmd": "true",
+                "AsyncAmdStatusCallback": form["StatusCallback"],
+            }
         # No retry: if only the answer was lost, the phone is ringing already and would get a second call.
         call = await self._send("dial", ".json", data=form, pauses=())
         return str(call.get("sid", ""))
@@ -238,7 +248,7 @@ class SoftphoneControl:
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         raise CarrierRefused("softphone", "a new stream", 0, "it has no REST API")
 
-    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str, detection: MachineDetection) -> str:
         raise CarrierRefused("softphone", "dial", 0, "it has no phone line")
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
@@ -300,7 +310,7 @@ class TelnyxControl(_RestApi):
                 await self._stop_stream(call_id, intention)
             await asyncio.sleep(pause)
 
-    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str, detection: MachineDetection) -> str:
         # The number's Call Control application, whose webhooks this gateway receives.
         query = {"filter[phone_number]": caller_id}
         found = (await self._send("phone_numbers", "/phone_numbers", method="GET", params=query)).get("data")
@@ -316,6 +326,7 @@ class TelnyxControl(_RestApi):
             "time_limit_secs": self._time_limit(extra=GOODBYE_SECONDS),
             "client_state": order_state(order_id),
             "command_id": f"dial-{order_id}",
+            **({"answering_machine_detection": _DETECTION[detection]} if detection in _DETECTION else {}),
         }  # without a stream: it starts after the answer, so that no audio goes to a ringing phone
         call = (await self._send("dial", "/calls", json=command)).get("data")
         return str(call.get("call_control_id", "")) if isinstance(call, dict) else ""

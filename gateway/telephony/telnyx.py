@@ -19,6 +19,7 @@ from gateway.telephony.codec import (
     plain_value,
     text_parameters,
 )
+from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.phone_numbers import Attestation
 
 REORDER_FRAMES: Final = 3
@@ -131,6 +132,16 @@ def _chunk_number(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
+_DETECTED: Final = {
+    "human": AnsweredBy.PERSON,
+    "human_residence": AnsweredBy.PERSON,
+    "human_business": AnsweredBy.PERSON,
+    "machine": AnsweredBy.MACHINE,
+    "fax_detected": AnsweredBy.NO_MAILBOX,
+}
+"""Telnyx docs, "Answering Machine Detection", result."""
+
+
 @dataclass(frozen=True, slots=True)
 class WebhookEvent:
     """One Call Control event. `payload` fields may be missing or null; `text` reads them safely."""
@@ -198,6 +209,19 @@ class WebhookEvent:
         headers = [item for listed in lists if isinstance(listed, list) for item in listed if isinstance(item, dict)]
         pairs = ((header.get("name"), header.get("value")) for header in headers)
         return {name.lower(): value for name, value in pairs if isinstance(name, str) and isinstance(value, str)}
+
+    @property
+    def answered_by(self) -> AnsweredBy | None:
+        """
+        From the events of machine detection; None for other events, and if Telnyx is not sure.
+
+        The end of the greeting may be reported without the detection itself.
+        """
+        if not self.type.startswith("call.machine."):
+            return None
+        if self.type.endswith("greeting.ended"):
+            return AnsweredBy.GREETING_OVER
+        return _DETECTED.get(self.text("result"))
 
     @property
     def not_picked_up(self) -> str:

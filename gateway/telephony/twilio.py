@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 import orjson
 
 from gateway.telephony.codec import CarrierCodec, Message, StreamStarted, plain_value, text_parameters
+from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.phone_numbers import Attestation
 
 SOFTPHONE_ACCOUNT: Final = "softphone"
@@ -132,6 +133,22 @@ def _document(verbs: str) -> str:
 def picked_up(form: Mapping[str, str]) -> str:
     """The caller's call id if this status callback says that the transfer target answered; else empty."""
     return form.get("ParentCallSid", "") if form.get("CallStatus") == "in-progress" else ""
+
+
+_ANSWERED_BY: Final = {
+    "human": AnsweredBy.PERSON,
+    "machine_start": AnsweredBy.MACHINE,
+    "machine_end_beep": AnsweredBy.GREETING_OVER,
+    "machine_end_silence": AnsweredBy.GREETING_OVER,
+    "machine_end_other": AnsweredBy.NO_MAILBOX,  # often a mailbox that is full
+    "fax": AnsweredBy.NO_MAILBOX,
+}
+"""Twilio docs, "Answering Machine Detection", AnsweredBy."""
+
+
+def answered_by(form: Mapping[str, str]) -> AnsweredBy | None:
+    """From the callback of asynchronous machine detection; None if Twilio is not sure."""
+    return _ANSWERED_BY.get(form.get("AnsweredBy", ""))
 
 
 def was_put_through(form: Mapping[str, str]) -> bool:

@@ -23,6 +23,7 @@ from gateway.errors import CarrierRefused, NumberNotAllowed, SharedStoreUnavaila
 from gateway.history.api_tokens import TokenScope
 from gateway.logs import last_four
 from gateway.metrics import REFUSED
+from gateway.telephony.machine_detection import MachineDetection
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl, DialLimits
 from gateway.telephony.twilio import SoftphoneCodec
@@ -37,7 +38,10 @@ MAX_GREETING: Final = 500
 BUSY_SECONDS: Final = 30
 """Retry-After while too many calls are live: calls take minutes, but one of them may end at any moment."""
 
-_FIELDS: Final = frozenset({"to", "from", "agent", "carrier", "context", "greeting"})
+MAX_MESSAGE: Final = 1000
+"""Characters of a voicemail, about a minute. Many mailboxes record two."""
+
+_FIELDS: Final = frozenset({"to", "from", "agent", "carrier", "context", "greeting", "voicemail"})
 _log = logging.getLogger(__name__)
 
 
@@ -103,7 +107,13 @@ class OutboundEndpoint:
         self.manager.dials(carrier, call)
         media_url = self.public.socket_url(request, f"/{carrier}/media")
         try:
-            return await self.controls[carrier].dial(call.to, caller_id=number, order_id=call.id, media_url=media_url)
+            return await self.controls[carrier].dial(
+                call.to,
+                caller_id=number,
+                order_id=call.id,
+                media_url=media_url,
+                detection=MachineDetection.for_message(call.voicemail),
+            )
         except CarrierRefused as error:
             self.manager.unanswered(carrier, call, str(error))
             if not error.retryable:  # otherwise the phone may ring all the same
@@ -182,4 +192,19 @@ def _outbound_call(given: Mapping[str, Any], called: str) -> OutboundCall:
     context = "\n".join(lines) if attributes else text_field(given, "context")
     if len(context) > MAX_CONTEXT:
         raise HTTPException(400, f"context is longer than {MAX_CONTEXT} characters")
-    return OutboundCall(to, called, context, attributes, greeting)
+    return OutboundCall(to, called, context, attributes, greeting, _voicemail(given.get("voicemail")))
+
+
+def _voicemail(given: object) -> str | None:
+    """See `OutboundCall.voicemail`."""
+    match given:
+        case None:
+            return None
+        case "hang_up":
+            return ""
+        case {"say": str(message), **rest} if message.strip() and not rest:
+            if len(message) > MAX_MESSAGE:
+                raise HTTPException(400, f"voicemail is longer than {MAX_MESSAGE} characters")
+            return message.strip()
+        case _:
+            raise HTTPException(400, 'voicemail must be "hang_up" or {"say": "…"}')

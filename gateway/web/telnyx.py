@@ -72,12 +72,15 @@ class TelnyxEndpoint:
         except RemoteProtocolError as error:
             _log.warning("webhook rejected", extra={"carrier": "telnyx", "reason": str(error)})
             return Response("not an event", 400)
-        if event.call_id and await self._manager.is_new_event(event.id):
+        if (event.call_id or event.answered_by) and await self._manager.is_new_event(event.id):
             self._handle(event, request, self._control)
         return Response(status_code=200)
 
     def _handle(self, event: WebhookEvent, request: Request, control: TelnyxControl) -> None:
         key = ("telnyx", event.call_id)
+        if report := event.answered_by:
+            found = key if event.call_id else self._manager.outbound_key("telnyx", event.order_id)
+            return self._manager.answered_by(found, report) if found is not None else None
         match event.type:
             case "call.initiated" if event.incoming:
                 media_url = self._public.socket_url(request, MEDIA_PATH)

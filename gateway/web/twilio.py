@@ -110,7 +110,10 @@ class TwilioEndpoint:
         form = await self._form(request)
         if form.get("StreamEvent") == "stream-error":
             _log.warning("twilio stream failed", extra={"code": form.get("StreamErrorCode", "")})
-        if call_id := twilio.picked_up(form):
+        if "AnsweredBy" in form and "CallStatus" not in form:
+            if report := twilio.answered_by(form):
+                self.manager.answered_by(("twilio", form.get("CallSid", "")), report)
+        elif call_id := twilio.picked_up(form):
             self.manager.transfer_finished(("twilio", call_id), answered=True)
         elif form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
             self.manager.carrier_ended(("twilio", form.get("CallSid", "")))

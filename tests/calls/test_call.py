@@ -58,6 +58,7 @@ class Line:
         timeouts=TIMEOUTS,
         started_at=None,
         tools=NO_TOOLS,
+        pauses=(),
         **of_agent,
     ) -> None:
         self.stream = FakeStream()
@@ -75,7 +76,7 @@ class Line:
             CallAgent(agent, tools, None),
             self.stream,
             self.leg,
-            EngineConfig(self.engine, EngineTimeouts(retry_pauses=())),
+            EngineConfig(self.engine, EngineTimeouts(retry_pauses=pauses)),
             self.access,
             self.records,
             timeouts,

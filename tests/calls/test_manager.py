@@ -19,8 +19,9 @@ from gateway.cluster.node import Reclaim, SingleNode
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import RecoveredCall
 from gateway.history.live_events import EventPublisher, NoCallLog
-from gateway.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.session import EndReason, Speaker, Turn, Voicemail, VoiceSession
 from gateway.telephony.codec import StreamStarted
+from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.phone_numbers import AllowList
 from tests.fakes.call_control import FakeCallControl
 from tests.fakes.finalizer import FakeFinalizer
@@ -42,6 +43,7 @@ class FakeCall:
         self.monitor = SimpleNamespace(levels=lambda now: (0.0, 0.0), stop_measuring=lambda: None)
         self.log_rows = [{"caller": "Hello."}]
         self.said = []
+        self.reports = []
         self.on_over = lambda: None
         self._over = asyncio.get_running_loop().create_future()
 
@@ -65,6 +67,9 @@ class FakeCall:
 
     def say(self, text):
         self.said.append(text)
+
+    def answered_by(self, report, message):
+        self.reports.append((report, message))
 
 
 class Calls(CallFactory):
@@ -660,4 +665,71 @@ async def test_ringing_outbound_calls_count(tmp_path):
     setup.manager.carrier_ended(TWILIO)
     await asyncio.sleep(TIMEOUTS.dialling + 1)  # its end was reported to another node
     assert await dial(OutboundCall(CALLER, CALLED)) is None
+    setup.ticking.cancel()
+
+
+# Mailboxes
+
+
+async def dialled(setup, message=""):
+    """An answered outbound call that waits for its media."""
+    order = OutboundCall(CALLER, CALLED, voicemail=message)
+    call = await setup.manager.picked_up(TWILIO, order, media_url="wss://media")
+    return call, order
+
+
+async def test_report_reaches_a_live_call(tmp_path):
+    setup = Setup(tmp_path)
+    call, order = await dialled(setup, "Call back.")
+    media = await setup.attach(call)
+    setup.manager.answered_by(TWILIO, AnsweredBy.MACHINE)
+    assert media.reports == [(AnsweredBy.MACHINE, "Call back.")]
+    assert setup.manager.outbound_key("twilio", order.id) == TWILIO
+    assert setup.manager.outbound_key("telnyx", order.id) is setup.manager.outbound_key("twilio", "other") is None
+    setup.ticking.cancel()
+
+
+async def test_report_waits_for_the_media(tmp_path):
+    setup = Setup(tmp_path)
+    call, _ = await dialled(setup)
+    setup.manager.answered_by(TWILIO, AnsweredBy.MACHINE)
+    assert (await setup.attach(call)).reports == [(AnsweredBy.MACHINE, "")]
+    setup.ticking.cancel()
+
+
+async def test_report_may_come_before_the_call(tmp_path):
+    setup = Setup(tmp_path)
+    setup.manager.answered_by(TWILIO, AnsweredBy.MACHINE)
+    await asyncio.sleep(0.1)
+    call, _ = await dialled(setup)
+    await asyncio.sleep(1)
+    assert (await setup.attach(call)).reports == [(AnsweredBy.MACHINE, "")]
+    setup.ticking.cancel()
+
+
+async def test_report_about_another_nodes_call_is_forwarded(tmp_path):
+    setup = Setup(tmp_path, cluster=FakeCluster())
+    setup.manager.answered_by(TWILIO, AnsweredBy.MACHINE)
+    await asyncio.sleep(0.1)
+    assert setup.cluster.log == [(NodeCommandKind.ANSWERED_BY, TWILIO)]
+    setup.ticking.cancel()
+
+
+async def test_new_stream_of_a_call_with_a_mailbox_knows_it(tmp_path):
+    """The process that got the report is gone, and the message was not left."""
+    setup = Setup(tmp_path)
+    call, _ = await dialled(setup, "Call back.")
+    call.session = call.new_session()
+    call.session.voicemail = Voicemail.REACHED
+    assert (await setup.attach(call)).reports == [(AnsweredBy.GREETING_OVER, "Call back.")]
+    setup.ticking.cancel()
+
+
+async def test_report_about_other_calls_changes_nothing(tmp_path):
+    """Of an incoming call, or one placed without `voicemail`: the agent talks on."""
+    setup = Setup(tmp_path)
+    call, _ = await dialled(setup, None)
+    media = await setup.attach(call)
+    setup.manager.answered_by(TWILIO, AnsweredBy.MACHINE)
+    assert media.reports == []
     setup.ticking.cancel()

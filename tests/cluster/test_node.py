@@ -40,6 +40,9 @@ class FakeCalls:
     def transfer_finished(self, key, *, answered):
         self.log.append("transferred" if answered else "transfer failed")
 
+    def answered_by(self, key, report):
+        self.log.append(f"answered by {report}")
+
     def operator_ends(self, key):
         self.log.append("operator ends")
 
@@ -199,13 +202,14 @@ async def test_other_node_redeems_the_token(cluster):
         (NodeCommandKind.STREAM_FAILED, "stream failed t"),
         (NodeCommandKind.TRANSFERRED, "transferred"),
         (NodeCommandKind.TRANSFER_FAILED, "transfer failed"),
+        (NodeCommandKind.ANSWERED_BY, "answered by machine"),
     ],
 )
 async def test_report_reaches_the_owner(cluster, kind, done):
     a, calls = cluster.start("a")
     b, _ = cluster.start("b")
     await active(a, calls)
-    assert await b.forward(kind, KEY, "t")
+    assert await b.forward(kind, KEY, "machine" if kind is NodeCommandKind.ANSWERED_BY else "t")
     await asyncio.sleep(0.1)
     assert calls.log == [done]
 

@@ -24,7 +24,7 @@ class FakeCallControl:
         if self.refusal is not None:
             raise self.refusal
 
-    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str, **_: object) -> str:
         self.commands.append(("dial", to))
         return "CA-dialled"
 

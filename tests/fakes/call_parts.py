@@ -11,7 +11,7 @@ from gateway.calls.transcript import CallRecords, Transcript
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
 from gateway.errors import CarrierRefused, EngineError, NumberNotAllowed, StoreUnavailable
 from gateway.memory.access import PinResult
-from gateway.session import Consent, TrustLevel, VoiceSession
+from gateway.session import Consent, TrustLevel, Voicemail, VoiceSession
 from tests.fakes.call_control import FakeCallControl
 
 CALLER = "+12025550143"
@@ -46,6 +46,9 @@ class FakeEvents:
 
     def set_consent(self, consent: Consent) -> None:
         self.written.append(("consent", str(consent)))
+
+    def set_voicemail(self, voicemail: Voicemail) -> None:
+        self.written.append(("voicemail", str(voicemail)))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self.written.append(("state", dict(state)))

@@ -73,7 +73,8 @@ FIELDS: Final = {
     | _WEBHOOK
     | _STREAM
     | {"connection_id", "to", "from", "from_display_name", "timeout_secs", "time_limit_secs"}
-    | {"stream_bidirectional_sampling_rate", "stream_auth_token", "custom_headers", "sip_headers"},
+    | {"stream_bidirectional_sampling_rate", "stream_auth_token", "custom_headers", "sip_headers"}
+    | {"answering_machine_detection"},
 }
 VALUES: Final = {
     "stream_track": {"inbound_track", "outbound_track", "both_tracks"},
@@ -86,6 +87,15 @@ VALUES: Final = {
     "timeout_secs": range(5, 601),
     "time_limit_secs": range(60, 14401),
     "park_after_unbridge": {"self"},
+    "answering_machine_detection": {"premium", "detect", "detect_beep", "detect_words", "greeting_end", "disabled"},
+}
+ANSWERERS: Final = {
+    "person": ("detection", "human"),
+    "machine": ("detection", "machine"),
+    "beep": ("greeting", "beep_detected"),
+    "full": ("premium.detection", "fax_detected"),  # Telnyx has no word for a full mailbox
+    "fax": ("premium.detection", "fax_detected"),
+    "unknown": ("detection", "not_sure"),
 }
 _REJECTIONS: Final = {
     "CALL_REJECTED": ("call_rejected", "603"),
@@ -304,6 +314,12 @@ class TelnyxCall(FakeCall):
     async def decline(self, outcome: str = "busy") -> None:
         cause, sip = _OUTCOMES[outcome]
         await self.hang(outcome, cause, "callee", sip)
+
+    async def detects(self, answerer: str, **payload: Any) -> None:
+        """Report one of ANSWERERS. It may be late, come twice, or without `call_control_id`."""
+        assert self.originated_with.get("answering_machine_detection", "disabled") != "disabled"
+        event, result = ANSWERERS[answerer]
+        await self.send_webhook(f"call.machine.{event}.ended", result=result, **payload)
 
     async def stop_stream(self, stream: TelnyxStream | None) -> None:
         if stream is None:

@@ -874,6 +874,7 @@ def test_telnyx_signature_matches_vector():
 
 @pytest.mark.xdist_group("telnyx-sdk")
 def test_telnyx_knows_official_parameters_and_values():
+    from telnyx.types import CallDialParams
     from telnyx.types import calls as commands
 
     parameters = {
@@ -888,6 +889,9 @@ def test_telnyx_knows_official_parameters_and_values():
     for action, official in parameters.items():
         names = {name.removesuffix("_") for name in official.__annotations__}  # from_ is "from" on the wire
         assert telnyx.FIELDS[action] <= names, action
+    dial = get_type_hints(CallDialParams)
+    assert telnyx.FIELDS["dial"] - {"from"} <= set(dial)
+    assert telnyx.VALUES["answering_machine_detection"] <= set(get_args(dial["answering_machine_detection"]))
     hints = get_type_hints(commands.ActionStartStreamingParams)
     for name in set(hints) & set(telnyx.VALUES):
         assert set(get_args(hints[name])) == telnyx.VALUES[name]

@@ -221,6 +221,8 @@ class TwilioCall(FakeCall):
         self._held_callbacks: list[Callable[[], Coroutine[Any, Any, Any]]] = []
         self._running: tuple[Verb, Document] | None = None
         self._on_answer: DocumentSource | None = None
+        self.detection: dict[str, str] = {}
+        """The fields of machine detection with which the call was placed."""
 
     @property
     def seconds(self) -> int:
@@ -487,6 +489,12 @@ class TwilioCall(FakeCall):
 
     async def decline(self, outcome: str = "busy") -> None:
         await self.end_as(outcome)
+
+    async def detects(self, answerer: str) -> None:
+        """Report one of ANSWERERS, as asynchronous machine detection does. It may be late, or come twice."""
+        form = {"CallSid": self.id, "AccountSid": self.carrier.account_sid, "MachineDetectionDuration": "4120"}
+        form["AnsweredBy"] = ANSWERERS[answerer]
+        await self.carrier.post(self, "detected", "POST", self.detection["AsyncAmdStatusCallback"], form=form)
 
     async def end_as(self, status: str) -> None:
         """End with this status, unless it has ended before."""
@@ -794,6 +802,10 @@ class FakeTwilio(FakeCarrier):
         call.direction, call.status = "outbound-api", "queued"
         call.status_callback = form.get("StatusCallback", "")
         call.status_events = set(events) or {"completed"}
+        call.violations += [f"REST: unknown field {name}" for name in sorted(set(form) - _CREATE_FIELDS)]
+        call.detection = {name: value for name, value in form.items() if name in _DETECTION}
+        if call.detection and (call.detection.get("AsyncAmd"), form["MachineDetection"]) not in _DETECTS:
+            call.violations.append("REST: machine detection would block the call, or has a wrong value")
         return Reply(201, self.resource(call), lambda: call.originate(self._document_of(call, form)))
 
     def _shown(self, call: TwilioCall | None, _: dict[str, str], __: list[str]) -> Reply:
@@ -836,6 +848,17 @@ class FakeTwilio(FakeCarrier):
         }
 
 
+ANSWERERS: Final = {
+    "person": "human",
+    "machine": "machine_start",
+    "beep": "machine_end_beep",
+    "full": "machine_end_other",
+    "fax": "fax",
+    "unknown": "unknown",
+}
+_DETECTION: Final = {"MachineDetection", "AsyncAmd", "AsyncAmdStatusCallback"}
+_DETECTS: Final = {("true", "Enable"), ("true", "DetectMessageEnd")}
+_CREATE_FIELDS: Final = _DETECTION | {"To", "From", "Url", "Method", "Twiml", "Timeout", "TimeLimit", "StatusCallback"}
 _ADDRESSES: Final = {"action", "statusCallback", "url"}
 _KINDS: Final = {"incoming": "webhook", "fallback": "webhook", "redirect": "webhook", "action": "action"}
 _UNCONNECTED: Final = ("ConnectError", "ConnectTimeout", "ConnectionError", "ConnectionRefusedError")

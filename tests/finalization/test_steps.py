@@ -4,18 +4,21 @@ from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
+import httpx
 import pytest
 
+from gateway.agents import WEBHOOK_EVENTS
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob, JobState, merge_and_requeue
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import REMOTE_TIMEOUT, AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer
+from gateway.finalization.webhooks import WebhookOutbox, WebhookTarget
 from gateway.history.stores import open_local_store
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.pinned_topics import TopicNote
-from gateway.session import Speaker, Turn
+from gateway.session import EndReason, Speaker, Turn, Voicemail
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in, never_erased
 from tests.fakes.remem import FakeRemem, Fault
 
@@ -388,3 +391,39 @@ async def test_summarizer_gets_known_topics(after, pins):
     await after.finishes(session)
     [topic] = await pins.topics("maya", session.caller)
     assert (topic.title, topic.state, topic.calls) == ("Orlando sale", "closed", 2)
+
+
+# Mailboxes
+
+
+async def outbox_of(after):
+    """Steps whose messages are stored and not sent; a function that lists their events."""
+    target = WebhookTarget("https://example.com/hook", frozenset(WEBHOOK_EVENTS))
+    box = WebhookOutbox(after.store, httpx.AsyncClient(), {"maya": target}, ())
+
+    async def events():
+        return [event for (event,) in await after.store.fetch("SELECT event FROM webhook_messages ORDER BY event")]
+
+    return replace(after.steps, webhooks=box), events
+
+
+async def test_left_message_is_reported_once_and_known_to_the_next_call(after):
+    """The step is repeated after a kill, and the session was restored from the log of a gateway that died."""
+    steps, events = await outbox_of(after)
+    job = FinalizationJob(replace(a_session(), voicemail=Voicemail.LEFT, end_reason=EndReason.GATEWAY_DIED))
+    for _ in range(2):
+        await steps.write_document(job)
+        await steps.notify(job)
+    assert await events() == ["call.ended", "voicemail.left"]
+    [document] = await after.documents()
+    assert "A message was left on the voicemail" in document.content
+
+
+async def test_mailbox_without_a_message_leaves_no_document(after):
+    steps, events = await outbox_of(after)
+    job = FinalizationJob(replace(a_session(), voicemail=Voicemail.REACHED, end_reason=EndReason.VOICEMAIL_REACHED))
+    for step in (steps.write_document, steps.list_call, steps.learn_facts, steps.note_topics, steps.notify):
+        await step(job)
+    assert (await after.documents(), await events()) == ([], ["call.ended"])
+    [call] = await steps.memory.calls.newest(limit=10)
+    assert (call.outcome, call.document_id) == ("voicemail reached", "")

@@ -27,7 +27,7 @@ from gateway.history.call_log import (
     turns_from_rows,
 )
 from gateway.history.live_events import EventPublisher
-from gateway.session import Consent, Speaker, Turn, VoiceSession
+from gateway.session import Consent, Speaker, Turn, Voicemail, VoiceSession
 from tests.fakes.call_parts import make_transcript
 from tests.stage import until
 
@@ -381,3 +381,12 @@ def test_consent_survives_the_process(consent: Consent) -> None:
     asked.consent = consent
     restore(restored, rows_beside_turns(asked))
     assert restored.consent is consent
+
+
+@pytest.mark.parametrize("voicemail", Voicemail)
+def test_voicemail_survives_the_process(voicemail: Voicemail) -> None:
+    called, restored = a_session(), a_session()
+    called.voicemail = voicemail
+    restore(restored, rows_beside_turns(called))
+    assert restored.voicemail is voicemail
+    assert VoiceSession.from_json(called.as_json()).voicemail is voicemail

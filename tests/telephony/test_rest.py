@@ -9,6 +9,7 @@ import pytest
 from gateway.errors import CarrierRefused, NumberNotAllowed, StreamInUse
 from gateway.metrics import REGISTRY
 from gateway.settings import Secret
+from gateway.telephony.machine_detection import MachineDetection
 from gateway.telephony.phone_numbers import DialingRules
 from gateway.telephony.rest import DialLimits, TelnyxControl, TwilioControl
 from gateway.telephony.telnyx import read_webhook
@@ -235,6 +236,7 @@ async def test_carrier_ends_a_call_that_lasts_too_long(carrier, http, seconds, d
         "caller_id": "+12025550100",
         "order_id": "o1",
         "media_url": f"wss://voice.example.com/{carrier.name}/media",
+        "detection": MachineDetection.OFF,
     }
     await control_of(carrier, http, limits=limits).dial(TARGET, **order)
     [transfer] = [command for command in carrier.commands if command.action == TRANSFER[carrier.name]]
@@ -444,3 +446,23 @@ async def test_call_ids_are_quoted(telnyx, http):
 async def test_stop_ends_a_twilio_call_only(twilio, telnyx, http):
     assert twilio_control(http, twilio).stop_ends_call
     assert not telnyx_control(http, telnyx).stop_ends_call
+
+
+@pytest.mark.parametrize(
+    ("detection", "by_twilio", "by_telnyx"),
+    [
+        (MachineDetection.OFF, None, None),
+        (MachineDetection.MACHINE, "Enable", "detect"),
+        (MachineDetection.GREETING_END, "DetectMessageEnd", "greeting_end"),
+    ],
+)
+async def test_machines_are_detected_beside_the_call(carrier, http, detection, by_twilio, by_telnyx):
+    url = f"wss://voice.example.com/{carrier.name}/media"
+    own = "+12025550100"
+    await control_of(carrier, http).dial(TARGET, caller_id=own, order_id="o1", media_url=url, detection=detection)
+    [dial] = [command.body for command in carrier.commands if command.action in ("dial", "create")]
+    if carrier.name == "telnyx":
+        assert dial.get("answering_machine_detection") == by_telnyx
+    else:
+        assert (dial.get("MachineDetection"), dial.get("AsyncAmd")) == (by_twilio, by_twilio and "true")
+        assert dial.get("AsyncAmdStatusCallback") in (None, "https://voice.example.com/twilio/status?order=o1")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.audio import alaw_to_mulaw
 from gateway.errors import RemoteProtocolError
 from gateway.telephony.codec import AudioReceived, CarrierCodec, CarrierErrorReported, StreamStarted, StreamStopped
+from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.telnyx import REORDER_FRAMES, WebhookEvent, read_webhook, stream_command, transfer_state
 from tests.telephony.dialects import TELNYX
 
@@ -130,3 +131,22 @@ def test_new_leg_names_the_call_it_is_for(call_id: str) -> None:
 @pytest.mark.parametrize("state", [None, "", "no base64!", "w6k", "/w==", "eyJzIjoiN2YzYSJ9"])
 def test_other_legs_are_no_transfer(state: str | None) -> None:
     assert WebhookEvent("e1", "call.hangup", {"client_state": state}).transfer_of == ""
+
+
+@pytest.mark.parametrize(
+    "event, result, answered_by",
+    [
+        ("call.machine.detection.ended", "human", AnsweredBy.PERSON),
+        ("call.machine.detection.ended", "machine", AnsweredBy.MACHINE),
+        ("call.machine.detection.ended", "not_sure", None),
+        ("call.machine.detection.ended", ["machine"], None),
+        ("call.machine.greeting.ended", "beep_detected", AnsweredBy.GREETING_OVER),
+        ("call.machine.greeting.ended", "ended", AnsweredBy.GREETING_OVER),
+        ("call.machine.greeting.ended", "not_sure", AnsweredBy.GREETING_OVER),
+        ("call.machine.premium.detection.ended", "human_business", AnsweredBy.PERSON),
+        ("call.machine.premium.detection.ended", "fax_detected", AnsweredBy.NO_MAILBOX),
+        ("call.hangup", "machine", None),
+    ],
+)
+def test_answerer_is_read(event: str, result: object, answered_by: AnsweredBy | None) -> None:
+    assert WebhookEvent("1", event, {"result": result}).answered_by is answered_by

@@ -7,6 +7,7 @@ from twilio.twiml.voice_response import VoiceResponse
 
 from gateway.telephony import twilio
 from gateway.telephony.codec import StreamStarted
+from gateway.telephony.machine_detection import AnsweredBy
 from tests.telephony.dialects import STREAM_ID, TWILIO
 
 
@@ -104,3 +105,20 @@ def test_callback_of_the_other_leg_names_the_call(form: dict[str, str], call_id:
 def test_only_an_answered_dial_was_put_through(status: str | None, spoke: bool) -> None:
     form = {"CallStatus": "in-progress"} | ({"DialCallStatus": status} if status else {})
     assert twilio.was_put_through(form) is spoke
+
+
+@pytest.mark.parametrize(
+    "value, answered_by",
+    [
+        ("human", AnsweredBy.PERSON),
+        ("machine_start", AnsweredBy.MACHINE),
+        ("machine_end_beep", AnsweredBy.GREETING_OVER),
+        ("machine_end_silence", AnsweredBy.GREETING_OVER),
+        ("machine_end_other", AnsweredBy.NO_MAILBOX),
+        ("fax", AnsweredBy.NO_MAILBOX),
+        ("unknown", None),
+        ("a new value", None),
+    ],
+)
+def test_answerer_is_read(value: str, answered_by: AnsweredBy | None) -> None:
+    assert twilio.answered_by({"AnsweredBy": value}) is answered_by

@@ -1,5 +1,6 @@
 """Calls that we place: who may, what the agent knows of them, and what becomes of those that nobody answers."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.fakes.webhook_receiver import SECRET, WebhookReceiver
 from tests.live import watching
 from tests.stage import ADMIN, CALLED, CALLER, Stage, make_carrier, running_gateway, staged, until
 
@@ -15,6 +17,7 @@ AGENTS = f"""
 prompt = "maya.md"
 numbers = ["{CALLED}"]
 greeting = "Hello, this is Maya."
+webhook_events = ["call.ended", "voicemail.left"]
 [agents.maya.memory.repeat_caller]
 identifier_source = "integration_attribute:customer_id"
 
@@ -24,12 +27,25 @@ prompt = "otto.md"
 
 
 @pytest.fixture
-async def stage(carrier_name: str, tmp_path: Path) -> AsyncIterator[Stage]:
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver().running() as made:
+        yield made
+
+
+@pytest.fixture
+async def stage(carrier_name: str, tmp_path: Path, receiver: WebhookReceiver) -> AsyncIterator[Stage]:
+    async with called_by(carrier_name, tmp_path, receiver) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def called_by(carrier_name: str, tmp_path: Path, receiver: WebhookReceiver) -> AsyncIterator[Stage]:
     (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}\nWhy you call: {{context}}\nThat is all.")
     (tmp_path / "otto.md").write_text("You are Otto.")
     (tmp_path / "gateway.toml").write_text(AGENTS)
     # Nobody may call us: whom we call is another matter.
-    async with staged(tmp_path, make_carrier(carrier_name), ALLOWED_CALLERS="") as made:
+    environ = {"ALLOWED_CALLERS": "", "WEBHOOK_URL": receiver.url, "WEBHOOK_SECRET": SECRET}
+    async with staged(tmp_path, make_carrier(carrier_name), **environ) as made:
         made.carrier.callee = "answers"
         yield made
 
@@ -126,6 +142,68 @@ async def test_order_is_not_readable_on_disk(stage: Stage, tmp_path: Path):
     assert b"Heliotrope" not in content
 
 
+# Mailboxes
+
+MESSAGE = "This is Maya. Your bike is ready, please call back."
+
+
+async def test_mailbox_gets_the_message_and_the_webhook_says_so(stage: Stage, receiver: WebhookReceiver):
+    call, conversation, answer = await placed(stage, voicemail={"say": MESSAGE})
+    await conversation.user_says("You have reached Bertha Okafor. I am in Lisbon. Please leave a message.")
+    await call.detects("unknown")  # changes nothing
+    await call.detects("beep")
+    await call.over()
+    [left] = await until(lambda: receiver.messages("voicemail.left"))
+    [ended] = await until(receiver.messages)
+    assert left["session"] == ended["session"] == answer["session"] and left["caller"] == CALLER
+    assert ended["end_reason"] == "voicemail left" and ended["turns"][-1]["text"] == MESSAGE
+    document = await stage.document()
+    assert f"A message was left on the voicemail: {MESSAGE}" in document["content"]
+    await stage.idle()
+    shown = (await stage.http.get(f"/v1/sessions/{answer['session'].partition(':')[2]}")).json()
+    assert shown["outcome"] == "voicemail left"
+    # What the machine said is nowhere: it is not the caller's.
+    assert "Lisbon" not in str([document, ended, stage.archives(), shown]) and "bike" in await stage.archive()
+    assert not receiver.repeated and call.violations == []
+
+
+@pytest.mark.parametrize("answerer", ["machine", "fax"])
+async def test_mailbox_is_hung_up_on_and_leaves_no_document(stage: Stage, receiver: WebhookReceiver, answerer: str):
+    call, conversation, _ = await placed(stage, voicemail="hang_up")
+    await conversation.user_says("Please leave a message after the tone.")
+    await call.detects(answerer)
+    await call.over()
+    [ended] = await until(receiver.messages)
+    assert (ended["end_reason"], ended["summary"], ended["facts"]) == ("voicemail reached", None, [])
+    await stage.idle()
+    assert await stage.documents() == [] and receiver.messages("voicemail.left") == []
+
+
+async def test_person_talks_on(stage: Stage, receiver: WebhookReceiver):
+    call, conversation, _ = await placed(stage, voicemail={"say": MESSAGE})
+    await call.detects("person")
+    await conversation.user_says("Hello? I will come at five.")
+    await call.hang_up()
+    await call.detects("machine")  # late, and wrong
+    [ended] = await until(receiver.messages)
+    assert ended["end_reason"] == "caller hung up" and (await stage.document())["content"]
+    assert receiver.messages("voicemail.left") == []
+
+
+async def test_detection_is_not_paid_for_unless_wanted(stage: Stage, carrier_name: str):
+    call, _, _ = await placed(stage)
+    asked = call.detection if carrier_name == "twilio" else call.originated_with.get("answering_machine_detection")
+    assert not asked
+    await call.hang_up()
+
+
+async def test_telnyx_event_without_call_id_is_understood(tmp_path: Path, receiver: WebhookReceiver):
+    async with called_by("telnyx", tmp_path, receiver) as stage:
+        call, _, _ = await placed(stage, voicemail="hang_up")
+        await call.detects("machine", call_control_id=None)
+        await call.over()
+
+
 # Refused
 
 
@@ -152,7 +230,14 @@ async def test_only_the_admin_may_place_calls(stage: Stage, headers: dict[str, s
         ),
         ({"context": "x" * 8001}, "context is longer than 8000 characters"),
         ({"greeting": "x" * 501}, "greeting is longer than 500 characters"),
-        ({"when": "now"}, "unknown field when; known fields are agent, carrier, context, from, greeting, to"),
+        (
+            {"when": "now"},
+            "unknown field when; known fields are agent, carrier, context, from, greeting, to, voicemail",
+        ),
+        ({"voicemail": "leave one"}, 'voicemail must be "hang_up" or {{"say": "…"}}'),
+        ({"voicemail": {"say": " "}}, 'voicemail must be "hang_up" or {{"say": "…"}}'),
+        ({"voicemail": {"say": "Hi.", "after": 3}}, 'voicemail must be "hang_up" or {{"say": "…"}}'),
+        ({"voicemail": {"say": "x" * 1001}}, "voicemail is longer than 1000 characters"),
     ],
 )
 async def test_wrong_order_is_explained(stage: Stage, carrier_name: str, order: dict[str, Any], problem: str):

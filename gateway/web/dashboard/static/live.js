@@ -85,6 +85,7 @@ const handlers = {
   engine_lost: (event) => setState(openCard(event), "voice engine lost", true),
   engine_back: (event) => setState(openCard(event), "live"),
   media_lost: (event) => setState(openCard(event), "media stream lost", true),
+  voicemail: (event) => transcript(openCard(event)).note(`Voicemail ${event.state}`),
   error: (event) => transcript(openCard(event)).note(`${event.what}: ${event.reason}`),
   hangup: (event) => {
     const card = cardOf(event.session);
