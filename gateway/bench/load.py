@@ -150,8 +150,8 @@ class Load:
         return Spread.of_ns(call.engine.settings_ns - call.started_ns for call in self.calls if call.engine is not None)
 
     async def hang_up_some(self, http: httpx.AsyncClient, document_seconds: float) -> Spread:
-        """Time from hang-up until the store has the document, for calls of different callers."""
-        some = [call for call in self.calls[:_TIMED_CALLERS] if call.connected]
+        """Time from hang-up until the store has the document, for calls of different callers. None if it waits 0 s."""
+        some = [call for call in self.calls[:_TIMED_CALLERS] if call.connected and document_seconds]
         delays = await asyncio.gather(
             *(self._time_document(call, http, document_seconds, after=0.05 * place) for place, call in enumerate(some))
         )
