@@ -1,12 +1,14 @@
 """`gateway COMMAND`: finds the command, runs it, and prints a user's mistake as one line."""
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from gateway.errors import GatewayError
 
@@ -28,6 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "audit": "show who did what",
     "webhook": "make a secret, send a test message, list what was not accepted",
     "bench": "measure how many calls this machine can carry",
+    "completion": "print the completion script of a shell",
 }
 """
 Each command is a module of this package with `DESCRIPTION`, `add_arguments(parser)` and `run(options)`.
@@ -41,7 +44,7 @@ MODULES: Final = {"import": "import_calls", "login-link": "login_link"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 a difference or a fault was found, 2 a user's mistake."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options = build_parser([name for name in given if name in COMMANDS][:1]).parse_args(given)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
@@ -57,10 +60,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints a mistake as one line, without the usage."""
+    """Prints a mistake as one line, without the usage, and with what was probably meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], _options(self))}")
+        return options
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        if (wrong := _INVALID_CHOICE.search(message)) and (meant := _meant(wrong[1], re.findall("'(.*?)'", wrong[2]))):
+            message = f"{wrong[1]!r} is unknown{meant}"
+        see = " See" if message.endswith("?") else "; see"
+        self.exit(2, f"{self.prog}: {message}{see} {self.prog} --help\n")
+
+
+_INVALID_CHOICE: Final = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The names of all options of a parser and its commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _options(command)
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """Ask for the known word that is most like this one; "" if none is."""
+    similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:

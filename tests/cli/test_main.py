@@ -21,14 +21,50 @@ def refusal(capsys, *arguments):
 
 
 def test_unknown_command_is_one_line(capsys):
-    said = refusal(capsys, "sing")
-    assert said.startswith("gateway: argument COMMAND: invalid choice: 'sing' (choose from ")
+    said = refusal(capsys, "zzz")
+    assert said.startswith("gateway: argument COMMAND: invalid choice: 'zzz' (choose from ")
     assert said.endswith("; see gateway --help\n")
 
 
-def test_missing_command_is_one_line(capsys):
-    said = refusal(capsys)
-    assert said == "gateway: the following arguments are required: COMMAND; see gateway --help\n"
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["sessons"], "gateway: 'sessons' is unknown; did you mean sessions? See gateway --help\n"),
+        (["memory", "forgt"], "gateway memory: 'forgt' is unknown; did you mean forget? See gateway memory --help\n"),
+        (
+            ["latency", "--jsn"],
+            "gateway: unrecognized arguments: --jsn; did you mean --json? See gateway --help\n",
+        ),
+    ],
+)
+def test_misspelt_word_is_corrected(capsys, given, said):
+    assert refusal(capsys, *given) == said
+
+
+def test_no_command_prints_the_help(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main([])
+    assert raised.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: gateway ")
+
+
+@pytest.mark.parametrize(("shell", "check"), [("bash", "_shtab_gateway"), ("zsh", "#compdef gateway")])
+def test_completion_knows_commands_and_options(capsys, shell, check):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert check in script
+    assert all(word in script for word in ("login-link", "--verify"))
+
+
+def test_bash_completes_a_command(capsys, tmp_path):
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "gateway.bash").write_text(capsys.readouterr().out)
+    ask = (
+        f"source {tmp_path}/gateway.bash; COMP_WORDS=(gateway sess); COMP_CWORD=1; "
+        "_shtab_gateway gateway sess gateway; echo ${COMPREPLY[@]}"
+    )
+    found = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["sessions"]
 
 
 @pytest.mark.parametrize("command", [["serve"], ["demo"], ["replay", "call.jsonl"], ["bench"]])
