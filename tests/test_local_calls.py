@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from gateway.engines.local import BUSY
+from gateway.engines.cascade import BUSY
 from gateway.settings import Secret
 from gateway.simulate.softphone import phone_line
 from gateway.simulate.synthetic_caller import ScriptedCaller, line_noise, pico

@@ -47,6 +47,7 @@ from gateway.engines.interface import (
     UsageReported,
     UserSaid,
     UserStartedSpeaking,
+    WordsTimed,
 )
 from gateway.errors import EngineError, EngineRefused
 from gateway.history.call_log import Row
@@ -328,6 +329,8 @@ class Call:
                 self._silence.agent_said(self._loop.time())
                 if self._speech.text(text):
                     self._engine.answer_due_since = None
+            case WordsTimed(ends):
+                self._speech.words_timed(ends)
             case AgentAudioDone():
                 self._silence.agent_done()
                 self._speech.audio_done()

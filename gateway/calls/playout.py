@@ -5,13 +5,15 @@ Positions count all bytes sent on the stream. The carrier echoes a mark when eve
 and also when a clear has flushed it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.audio import BYTES_PER_SECOND
+from gateway.engines.interface import WordEnd
 
 MARK_BYTES: Final = 3200
-"""Audio between two marks: 400 ms, about one word. This is how exactly playout is known."""
+"""Audio between two marks: 400 ms, about one word. This is how exactly playout is known where words have no times."""
 
 _BYTES_PER_CHARACTER: Final = 530
 """Speech at 15 characters a second, to estimate the length of a sentence whose audio has not all arrived."""
@@ -75,52 +77,79 @@ class Playout:
 
 
 @dataclass
+class SpokenPiece:
+    """A text of an answer."""
+
+    offset: int
+    """Bytes of the answer that were sent before the text arrived."""
+    text: str
+    words: list[WordEnd] = field(default_factory=list)
+    """Where its words end, from voices that report it."""
+
+    def heard_characters(self, heard_bytes: int, end: int) -> int:
+        """How much of the text was played, if its audio reaches to `end`. A word that was interrupted is unheard."""
+        heard, size = heard_bytes - self.offset, max(end - self.offset, 1)
+        if self.words and heard < size:
+            return max((word.characters for word in self.words if word.audio_bytes <= heard), default=0)
+        return _word_boundary(self.text, heard / size)
+
+
+@dataclass
 class AgentUtterance:
     """One answer while it is spoken: pieces of text, and the audio between them."""
 
     start: int
     """Position of its first byte in the stream."""
-    pieces: list[tuple[int, str]] = field(default_factory=list)
-    """(bytes of this answer sent before the text arrived, text)"""
+    pieces: list[SpokenPiece] = field(default_factory=list)
     sent: int = 0
     done: bool = False
 
     def said(self, text: str) -> None:
-        self.pieces.append((self.sent, text))
+        self.pieces.append(SpokenPiece(self.sent, text))
+
+    def words_timed(self, ends: Sequence[WordEnd]) -> None:
+        if self.pieces:
+            self.pieces[-1].words += ends
+
+    def word_ends(self, size: int) -> set[int]:
+        """Where words of the last text end within the next `size` bytes of audio."""
+        if not self.pieces or not self.pieces[-1].words:
+            return set()
+        at = self.sent - self.pieces[-1].offset
+        return {word.audio_bytes - at for word in self.pieces[-1].words if 0 < word.audio_bytes - at <= size}
 
     @property
     def text(self) -> str:
-        return " ".join(text for _, text in self.pieces)
+        return " ".join(piece.text for piece in self.pieces)
 
     @property
     def pieces_have_sound(self) -> bool:
         """Whether audio was sent between any two pieces. Pieces that arrive together may lack their audio."""
-        offsets = [offset for offset, _ in self.pieces]
+        offsets = [piece.offset for piece in self.pieces]
         return len(set(offsets)) == len(offsets)
 
     def split_at(self, heard_bytes: int) -> tuple[str, str]:
         """The heard text and the rest. A word that was interrupted counts as unheard."""
         heard, unheard = [], []
-        for start, end, text in self._spans():
-            cut = _word_boundary(text, (heard_bytes - start) / max(end - start, 1))
-            heard.append(text[:cut])
-            unheard.append(text[cut:])
+        for piece, end in self._spans():
+            cut = piece.heard_characters(heard_bytes, end)
+            heard.append(piece.text[:cut])
+            unheard.append(piece.text[cut:])
         return _joined(heard), _joined(unheard)
 
-    def _spans(self) -> list[tuple[int, int, str]]:
+    def _spans(self) -> list[tuple[SpokenPiece, int]]:
         """
-        Each piece with its range of bytes.
+        Each piece with the end of its audio.
 
         Usually text arrives when its audio begins. If audio came first (a greeting), or pieces came together, the
         positions mean nothing and the text is spread over all audio.
         """
         if not self.pieces:
             return []
-        starts = [offset for offset, _ in self.pieces]
-        if starts[0] > 0 or not self.pieces_have_sound:
-            return [(0, self._end(0, self.text), self.text)]
-        ends = [*starts[1:], self._end(starts[-1], self.pieces[-1][1])]
-        return [(start, end, text) for (start, text), end in zip(self.pieces, ends, strict=True)]
+        if self.pieces[0].offset > 0 or not self.pieces_have_sound:
+            return [(SpokenPiece(0, self.text), self._end(0, self.text))]
+        ends = [*(piece.offset for piece in self.pieces[1:]), self._end(self.pieces[-1].offset, self.pieces[-1].text)]
+        return list(zip(self.pieces, ends, strict=True))
 
     def _end(self, start: int, text: str) -> int:
         return self.sent if self.done else max(self.sent, start + len(text) * _BYTES_PER_CHARACTER)

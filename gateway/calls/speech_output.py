@@ -8,6 +8,7 @@ the next answer, and held back while the gateway answers in the engine's place. 
 import asyncio
 import contextlib
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import MARK_BYTES
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker
+from gateway.engines.interface import WordEnd
 from gateway.telephony.media_stream import MediaStream
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
@@ -86,7 +88,7 @@ class SpeechOutput:
     # From the engine
 
     def play(self, audio: bytes) -> bool:
-        """Pass audio on, with a mark after each 400 ms. Returns whether it is the agent's answer."""
+        """Pass audio on, with a mark after each word or 400 ms. Returns whether it is the agent's answer."""
         if not self._gate_open or self._closed:
             return False
         if self._override.active:
@@ -98,13 +100,21 @@ class SpeechOutput:
             self._filler.stop_playing()
             self._answer_began.set()
             self._latency.first_audio(now)
-        for start in range(0, len(audio), MARK_BYTES):
-            piece = audio[start : start + MARK_BYTES]
+        word_ends: set[int] = set()
+        cuts: Iterable[int] = range(MARK_BYTES, len(audio) + MARK_BYTES, MARK_BYTES)
+        if is_answer and (word_ends := self._transcript.word_ends(len(audio))):
+            cuts = sorted(word_ends.union(cuts))
+        start = 0
+        for end in cuts:  # the last may lie behind the audio
+            piece = audio[start:end]
+            if not piece:
+                break
             if is_answer:
                 self._transcript.agent_audio(len(piece), now)
             self._carrier.send_audio(piece)
-            if self._playout.audio_sent(len(piece), now):
+            if self._playout.audio_sent(len(piece), now) or end in word_ends:
                 self._carrier.send_mark(self._playout.next_mark())
+            start = end
         if is_answer:
             self._latency.first_frame(self._loop.time())
         self._monitor.agent_audio(audio, now)
@@ -124,6 +134,11 @@ class SpeechOutput:
             self._carrier.send_mark(self._playout.next_mark())
         self._transcript.agent_said(text, datetime.now(UTC))
         return played
+
+    def words_timed(self, ends: Sequence[WordEnd]) -> None:
+        """Where words of the last text end in its audio, which follows."""
+        if self._gate_open and not self._override.active and not self._filler.saying:
+            self._transcript.words_timed(ends)
 
     def audio_done(self) -> None:
         """The engine has sent all audio of an answer."""

@@ -14,7 +14,7 @@ from typing import Final
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.playout import MARK_BYTES, AgentUtterance, Playout
 from gateway.calls.recorder import CallRecorder
-from gateway.engines.interface import HistoryMessage, HistoryToolCall
+from gateway.engines.interface import HistoryMessage, HistoryToolCall, WordEnd
 from gateway.history.call_log import Row, rows_beside_turns, rows_of_turns
 from gateway.history.live_events import CallEvents
 from gateway.session import Speaker, Turn, Voicemail, VoiceSession
@@ -64,6 +64,8 @@ class Transcript:
         self._hidden: set[str] = set()
         self._answer: AgentUtterance | None = None
         self._answer_at: datetime | None = None
+        self._was_redacted = False
+        """Whether the agent's last text was changed: then the positions of its words are wrong."""
         self._audible_since = self._sent_at = 0.0
         self.played_until = 0.0
         """When the carrier has played what was sent, on the loop's clock; estimated by its length."""
@@ -109,11 +111,17 @@ class Transcript:
         return said
 
     def agent_said(self, text: str, at: datetime) -> None:
-        text = self._redacted(text)
+        original, text = text, self._redacted(text)
+        self._was_redacted = text != original
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
         self._records.events.agent_said(self._number, text, at)
+
+    def words_timed(self, ends: Sequence[WordEnd]) -> None:
+        """Where words of the text that the agent began last end in its audio."""
+        if self._answer is not None and not self._was_redacted:
+            self._answer.words_timed(ends)
 
     def tool_called(self, call: HistoryToolCall) -> None:
         """Keep a tool call for the history of a new engine session. It is not stored."""
@@ -127,6 +135,10 @@ class Transcript:
         answer.sent += size
         self._sent_at = now
         self.played_until = max(self.played_until, now) + size / BYTES_PER_SECOND
+
+    def word_ends(self, size: int) -> set[int]:
+        """Where words end within the next `size` bytes of the current answer, as far as the voice reports it."""
+        return self._answer.word_ends(size) if self._answer is not None else set()
 
     def agent_audio_done(self) -> None:
         if self._answer is not None:

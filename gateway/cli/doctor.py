@@ -29,7 +29,7 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.cli import terminal
 from gateway.cli.setup import read_agents
 from gateway.cluster.open import check_redis_url
-from gateway.engines.local import LocalEngine
+from gateway.engines.cascade import CascadeEngine
 from gateway.engines.registry import ENGINES, make_engines
 from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedStoreUnavailable
 from gateway.history import traces
@@ -311,7 +311,7 @@ async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
             found.append(_ok(check, await engine.probe()))
         except GatewayError as error:
             found.append(_wrong(check, str(error)))
-    if isinstance(engines.get("local"), LocalEngine):
+    if isinstance(engines.get("local"), CascadeEngine):
         config = SpeechConfig.read(settings.local_recogniser, settings.local_voice)
         for name, url in {"LOCAL_RECOGNISER": config.recogniser, "LOCAL_VOICE": config.voice}.items():
             if is_url(url, ("http", "https")):

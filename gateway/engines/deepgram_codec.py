@@ -72,6 +72,8 @@ class DeepgramCodec:
                     turn = _turn(message)  # without it, a turn that had no words is over by now
                     return [engine.UserSaid(text, turn) if text or turn else engine.TurnEnded()]
                 return [engine.AgentSaid(text)] if text else []
+            case "WordsTimed":  # only in recordings
+                return [engine.WordsTimed(_word_ends(message))]
             case "LatencyReport":  # one figure per message, the one of recognition several times a second
                 figures = [message.get(name) for name in ("stt_latency", "ttt_text_latency", "tts_latency")]
                 return [engine.LatencyReported(*(float(x) if isinstance(x, int | float) else None for x in figures))]
@@ -209,6 +211,14 @@ def _listen(settings: AgentSettings) -> Mapping[str, Any]:
     return {**provider, "keyterms": list(dict.fromkeys([*provider.get("keyterms", ()), *settings.keyterms]))}
 
 
+def _word_ends(message: Mapping[str, Any]) -> tuple[engine.WordEnd, ...]:
+    match message.get("ends"):
+        case [*ends] if all(isinstance(end, list) and [type(x) for x in end] == [int, int] for end in ends):
+            return tuple(engine.WordEnd(*end) for end in ends)
+        case _:
+            return ()
+
+
 def _functions(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     functions = message.get("functions")
     return [item for item in functions if isinstance(item, dict)] if isinstance(functions, list) else []
@@ -224,6 +234,8 @@ def _message(event: EngineEvent) -> dict[str, Any]:
             return {"type": "ConversationText", "role": "user", "content": text, **({"turn": turn} if turn else {})}
         case engine.AgentSaid(text):
             return {"type": "ConversationText", "role": "assistant", "content": text}
+        case engine.WordsTimed(ends):  # which Deepgram does not report; engines with other voices do
+            return {"type": "WordsTimed", "ends": [(end.characters, end.audio_bytes) for end in ends]}
         case engine.FunctionsRequested(calls):
             functions = [
                 {"id": call.id, "name": call.name, "arguments": call.arguments, "client_side": True} for call in calls

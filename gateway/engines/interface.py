@@ -127,6 +127,21 @@ class AgentSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class WordEnd:
+    """The end of a word: the characters of its text up to there, and the bytes of the text's audio."""
+
+    characters: int
+    audio_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WordsTimed:
+    """Where the next words of the last `AgentSaid` end. Comes before their audio, from voices that report it."""
+
+    ends: tuple[WordEnd, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentAudioDone:
     """The last audio of this answer was sent; the carrier still plays what it has queued."""
 
@@ -190,7 +205,8 @@ class EngineFailed:
 
 
 CallerEvent = UserStartedSpeaking | TurnEnded | UserSaid
-AgentEvent = AgentSaid | AgentAudioDone | FunctionsRequested | FunctionsCancelled | PromptUpdated | InjectionRefused
+AgentSpeech = AgentSaid | WordsTimed | AgentAudioDone
+AgentEvent = AgentSpeech | FunctionsRequested | FunctionsCancelled | PromptUpdated | InjectionRefused
 SessionEvent = EngineGreeted | SettingsApplied | LatencyReported | UsageReported | EngineWarned | EngineFailed
 EngineEvent = CallerEvent | AgentEvent | SessionEvent
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.agents import Agent
+from gateway.engines.cascade import CascadeEngine
 from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
 from gateway.engines.interface import NoEngine, VoiceEngine
-from gateway.engines.local import LocalEngine
+from gateway.engines.local import LocalSpeech
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import SettingsError
 from gateway.extras import how_to_install, is_installed
@@ -106,7 +107,9 @@ def _local(settings: Settings, connect: Connector) -> VoiceEngine:
         "LOCAL_VOICE": settings.local_voice,
         "LOCAL_SPEECH_API_KEY": key.reveal() if key is not None else "",
     }
-    return LocalEngine(SpeechWorkerClient(environ, SpeechWorkerTimeouts()), max_calls=settings.local_engine_calls)
+    worker = SpeechWorkerClient(environ, SpeechWorkerTimeouts())
+    local = LocalSpeech(worker, max_calls=settings.local_engine_calls)
+    return CascadeEngine(local.name, local, local)
 
 
 ENGINES: Final[Mapping[str, MakeEngine]] = {"deepgram": _deepgram, "local": _local}

@@ -12,8 +12,8 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
+from gateway.engines.speech_parts import SpeechListener
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.speech.config import SpeechConfig
 from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
@@ -31,27 +31,9 @@ class SpeechWorkerTimeouts:
     """Pause after a process that had been ready."""
 
 
-class SpeechListener(Protocol):
-    """One call, seen from its channel. Called on the event loop; every method returns at once."""
-
-    def on_speech_started(self) -> None: ...
-    def on_speech_ended(self, text: str) -> None:
-        """The caller's turn is complete. `text` is empty where no words were recognised."""
-
-    def on_audio(self, number: int, audio: bytes) -> None: ...
-    def on_spoken(self, number: int) -> None:
-        """The audio of this text is complete."""
-
-    def on_speech_failed(self, problem: str) -> None:
-        """Recognition or synthesis failed."""
-
-    def on_worker_lost(self) -> None:
-        """The process ended, and the channel with it."""
-
-
 @dataclass(eq=False)
 class SpeechChannel:
-    """One call's connection to the worker."""
+    """One call's connection to the worker: a `RecogniserStream` and a `VoiceStream`."""
 
     worker: "SpeechWorkerClient"
     call: int
@@ -115,7 +97,7 @@ class SpeechWorkerClient:
                 self._ready.clear()
                 channels, self._channels = list(self._channels.values()), {}
                 for channel in channels:
-                    channel.listener.on_worker_lost()
+                    channel.listener.on_speech_failed("the speech process ended")
             if not self.refusal:
                 _log.warning("speech process ended, starting another")
                 await asyncio.sleep(self._timeouts.restart_ready if was_ready else self._timeouts.restart)
@@ -148,6 +130,10 @@ class SpeechWorkerClient:
         return len(self._channels)
 
     def open_channel(self, listener: SpeechListener) -> SpeechChannel:
+        """The channel of this listener: a new one, or the one that it has."""
+        for open_channel in self._channels.values():
+            if open_channel.listener is listener:
+                return open_channel
         self._last_call += 1
         channel = self._channels[self._last_call] = SpeechChannel(self, self._last_call, listener)
         self.send(SpeechMessage(MessageKind.OPEN, self._last_call))

@@ -1,13 +1,14 @@
-"""The local engine's speech output: streamed text as sentences in order, their audio, and how far it was played."""
+"""The cascade engine's speech output: streamed text as sentences in order, their audio, and how far it was played."""
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.audio import seconds_of
-from gateway.engines.speech_worker import SpeechChannel
+from gateway.audio import BYTES_PER_SECOND, seconds_of
+from gateway.engines.interface import WordEnd
+from gateway.engines.speech_parts import VoiceStream
 
 _END: Final = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|\n+")
 _CLAUSE: Final = re.compile(r"[,;:–—](?=\s)")
@@ -49,10 +50,37 @@ class _Utterance:
     number: int
     text: str
     is_last: bool
-    audio: list[bytes] = field(default_factory=list)
-    """What was synthesized before it was this text's turn."""
+    waiting: list[bytes | tuple[WordEnd, ...]] = field(default_factory=list)
+    """Audio and ends of words that came before it was this text's turn."""
     is_complete: bool = False
     has_begun: bool = False
+
+
+@dataclass
+class _Playing:
+    """A text whose audio was sent, at least in part."""
+
+    text: str
+    is_last: bool
+    sent: int = 0
+    ends_at: float = 0.0
+    """When the audio that was sent has been played, on the playout clock."""
+    words: list[WordEnd] = field(default_factory=list)
+
+    def held(self, played: float) -> "_Held":
+        """Interrupted when so many bytes of it were played."""
+        heard = max((word.characters for word in self.words if word.audio_bytes <= played), default=0)
+        return _Held(self.text, self.is_last, heard)
+
+
+@dataclass
+class _Held:
+    """A text that was interrupted or has not begun."""
+
+    text: str
+    is_last: bool
+    heard_characters: int = 0
+    """Up to the end of the last word that was played, as far as the voice reports words."""
 
 
 @dataclass(eq=False)
@@ -60,35 +88,38 @@ class TtsQueue:
     """
     Speaks one text after another.
 
-    The synthesizer works on several texts at once, and their audio may come out of order. `on_text` gets each text when
-    its audio begins, `on_audio` the audio; `on_done` is called after the last audio of an answer. `clock` returns
-    seconds of playout: audio is sent faster than the carrier plays it.
+    The voice works on several texts at once, and their audio may come out of order. `on_text` gets each text when its
+    audio begins, `on_word_ends` where its words end, `on_audio` the audio; `on_done` is called after the last audio of
+    an answer. `clock` returns seconds of playout: audio is sent faster than the carrier plays it.
     """
 
-    synthesizer: SpeechChannel
+    voice: VoiceStream
     clock: Callable[[], float]
     on_text: Callable[[str], None] = field(kw_only=True)
+    on_word_ends: Callable[[tuple[WordEnd, ...]], None] = field(kw_only=True)
     on_audio: Callable[[bytes], None] = field(kw_only=True)
     on_done: Callable[[], None] = field(kw_only=True)
     _queue: deque[_Utterance] = field(default_factory=deque, init=False)
-    _held: list[tuple[str, bool]] | None = field(default=None, init=False)
-    _playing: list[tuple[str, bool, float]] = field(default_factory=list, init=False)
-    """Texts that were sent: text, whether it ends its answer, and when its playout ends."""
+    _held: list[_Held] | None = field(default=None, init=False)
+    _playing: list[_Playing] = field(default_factory=list, init=False)
+    _interrupted: list[_Playing] = field(default_factory=list, init=False)
+    """What was playing at the last `hold`, and what had not begun."""
+    _waiting: list[_Held] = field(default_factory=list, init=False)
     _played_until: float = field(default=0.0, init=False)
     _is_open: bool = field(default=False, init=False)
     """Whether an answer has begun whose end is not marked yet."""
 
     def say(self, text: str, *, is_last: bool = False) -> None:
         if self._held is not None:
-            self._held.append((text, is_last))
+            self._held.append(_Held(text, is_last))
             return
         self._is_open = not is_last
-        self._queue.append(_Utterance(self.synthesizer.say(text), text, is_last))
+        self._queue.append(_Utterance(self.voice.say(text), text, is_last))
 
     def finish(self) -> None:
         """The answer is complete."""
         if self._held:
-            self._held[-1] = (self._held[-1][0], True)
+            self._held[-1].is_last = True
         elif self._held is None and self._queue:
             self._queue[-1].is_last = True
         elif self._is_open:
@@ -100,54 +131,89 @@ class TtsQueue:
     def hold(self) -> None:
         """Stop. Text that was not played to its end is kept until `resume` or `drop`."""
         now = self.clock()
-        unheard = [(text, is_last) for text, is_last, end in self._playing if end > now]
-        waiting = [(item.text, item.is_last) for item in self._queue if not item.has_begun]
-        self._held = [*unheard, *waiting, *(self._held or [])]
+        self._waiting = [_Held(item.text, item.is_last) for item in self._queue if not item.has_begun]
+        self._waiting += self._held or []
+        self._interrupted, self._playing = self._playing, []
+        self._held = [
+            *(
+                item.held(item.sent - (item.ends_at - now) * BYTES_PER_SECOND)
+                for item in self._interrupted
+                if item.ends_at > now
+            ),
+            *self._waiting,
+        ]
         self._queue.clear()
-        self._playing.clear()
         self._played_until = now
-        self.synthesizer.cancel_speech()
+        self.voice.cancel_speech()
+
+    def truncate(self, unheard_bytes: int) -> None:
+        """After `hold`: the carrier knows how much of the audio that was sent was not played."""
+        if self._held is None:
+            return
+        held: list[_Held] = []
+        for item in reversed(self._interrupted):
+            if unheard_bytes <= 0:
+                break
+            held.insert(0, item.held(item.sent - unheard_bytes))
+            unheard_bytes -= item.sent
+        self._held = [*held, *self._waiting]
 
     def resume(self) -> None:
         """Repeat the text that was interrupted, and say the rest."""
         held, self._held = self._held or [], None
-        for text, is_last in held:
-            self.say(text, is_last=is_last)
+        for item in held:
+            self.say(item.text, is_last=item.is_last)
 
     def drop(self) -> list[str]:
-        """Discard the held text. Returns it."""
+        """Discard the held text. Returns what the caller did not hear of it."""
         held, self._held = self._held or [], None
         self._is_open = False
-        return [text for text, _ in held]
+        return [unheard for item in held if (unheard := item.text[item.heard_characters :].strip())]
 
-    # From the synthesizer
+    # From the voice
 
     def receive_audio(self, number: int, audio: bytes) -> None:
-        if self._queue and self._queue[0].number == number:
-            self._send(self._queue[0], audio)
-            return
-        for item in self._queue:
-            if item.number == number:
-                item.audio.append(audio)
+        self._receive(number, audio)
+
+    def receive_word_ends(self, number: int, ends: Sequence[WordEnd]) -> None:
+        """Where the next words of this text end in its audio."""
+        self._receive(number, tuple(ends))
 
     def receive_end(self, number: int) -> None:
         """The audio of this text is complete."""
         for item in self._queue:
             item.is_complete |= item.number == number
         while self._queue and self._queue[0].is_complete:
-            if self._queue.popleft().is_last:
+            item = self._queue.popleft()
+            if not item.has_begun:  # its sound is part of the next text's audio
+                self.on_text(item.text)
+            if item.is_last:
                 self.on_done()
-            for audio in self._queue[0].audio if self._queue else ():
-                self._send(self._queue[0], audio)
+            for part in self._queue[0].waiting if self._queue else ():
+                self._send(self._queue[0], part)
 
-    def _send(self, item: _Utterance, audio: bytes) -> None:
+    def _receive(self, number: int, part: bytes | tuple[WordEnd, ...]) -> None:
+        if self._queue and self._queue[0].number == number:
+            self._send(self._queue[0], part)
+            return
+        for item in self._queue:
+            if item.number == number:
+                item.waiting.append(part)
+
+    def _send(self, item: _Utterance, part: bytes | tuple[WordEnd, ...]) -> None:
         now = self.clock()
-        if item.has_begun:
-            self._playing.pop()
-        else:
+        if not item.has_begun:
             item.has_begun = True
-            self._playing = [playing for playing in self._playing if playing[2] > now]
+            self._playing = [playing for playing in self._playing if playing.ends_at > now]
+            self._playing.append(_Playing(item.text, item.is_last))
             self.on_text(item.text)
-        self._played_until = max(now, self._played_until) + seconds_of(len(audio))
-        self._playing.append((item.text, item.is_last, self._played_until))
-        self.on_audio(audio)
+        playing = self._playing[-1]
+        playing.is_last = item.is_last
+        if isinstance(part, tuple):
+            playing.words += part
+            self.on_word_ends(part)
+            return
+        self._played_until = max(now, self._played_until) + seconds_of(len(part))
+        playing.sent += len(part)
+        playing.ends_at = self._played_until
+        self.on_audio(part)

@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.calls.playout import MARK_BYTES, AgentUtterance, Playout
+from gateway.engines.interface import WordEnd
 
 
 def spoken(*pieces: tuple[str, int], done: bool = True) -> AgentUtterance:
@@ -74,6 +75,25 @@ def test_whole_answer_is_heard_at_its_end() -> None:
 def test_answer_is_cut_between_sentences() -> None:
     answer = spoken(("It is ready.", 8000), ("Come by on Friday.", 8000))
     assert answer.split_at(8000) == ("It is ready.", "Come by on Friday.")
+
+
+def test_answer_is_cut_where_its_words_end() -> None:
+    """The voice reports the times: "one" is drawn out, and the rest is fast."""
+    answer = AgentUtterance(start=0)
+    answer.said("Yes.")
+    answer.sent += 4000
+    answer.said("one two three four")
+    answer.words_timed([WordEnd(3, 6000), WordEnd(7, 7000)])
+    assert answer.word_ends(8000) == {6000, 7000}
+    answer.sent += 6500
+    assert answer.word_ends(500) == {500}
+    answer.words_timed([WordEnd(13, 8000), WordEnd(18, 9000)])
+    answer.sent += 3500
+    answer.done = True
+    assert answer.split_at(4000 + 5999) == ("Yes.", "one two three four")
+    assert answer.split_at(4000 + 6000) == ("Yes. one", "two three four")
+    assert answer.split_at(4000 + 8999) == ("Yes. one two three", "four")
+    assert answer.split_at(4000 + 10000) == ("Yes. one two three four", "")
 
 
 def test_answer_is_cut_at_a_word() -> None:

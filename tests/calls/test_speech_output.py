@@ -11,6 +11,7 @@ from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import MARK_BYTES
 from gateway.calls.speech_output import APOLOGY_TEXT, CannedReplies, ReplyOverride, SpeechOutput, SpeechTimeouts
 from gateway.calls.turn_latency import TurnLatencyTracker
+from gateway.engines.interface import WordEnd
 from gateway.session import Turn
 from tests.fakes.call_parts import FakeStream, make_transcript
 
@@ -54,6 +55,33 @@ async def test_answer_is_passed_on_with_marks():
     line = Line()
     assert line.output.play(b"\x01" * (MARK_BYTES + 10))
     assert line.stream.sent == [b"\x01" * MARK_BYTES, "m1", b"\x01" * 10]
+
+
+async def test_marks_stand_where_words_end():
+    """What was heard of an interrupted answer is exact where the voice reports its words."""
+    line = Line()
+    line.output.text("one two three")
+    line.output.words_timed([WordEnd(3, 1000), WordEnd(7, 1600)])
+    line.output.play(b"\x01" * 1600)
+    line.output.words_timed([WordEnd(13, 6000)])
+    line.output.play(b"\x01" * 5000)
+    assert [item if isinstance(item, str) else len(item) for item in line.stream.sent] == [
+        *(1000, "m1", 600, "m2"),
+        *(3200, "m3", 1200, "m4", 600),
+    ]
+    line.output.mark_played("m2")
+    assert line.output.interrupt() == 625
+    assert (line.turns[-1].text, line.turns[-1].unheard) == ("one two", "three")
+
+
+async def test_words_of_an_interrupted_answer_mean_nothing():
+    line = Line()
+    line.output.text("one two")
+    line.output.interrupt()
+    line.output.words_timed([WordEnd(3, 100)])
+    line.output.open_gate()
+    line.output.play(AUDIO)
+    assert line.stream.sent == ["clear", AUDIO]
 
 
 async def test_interrupted_answer_is_cleared_and_not_heard():

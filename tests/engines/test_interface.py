@@ -5,21 +5,23 @@ from typing import Any, cast, get_args
 import pytest
 
 from gateway.engines import interface
+from gateway.engines.cascade import CascadeEngine, CascadeSession
 from gateway.engines.deepgram import DeepgramEngine, DeepgramSession, DeepgramTimeouts
 from gateway.engines.interface import EngineEvent, EngineSession, NoEngine, VoiceEngine
-from gateway.engines.local import LocalEngine, LocalSession
+from gateway.engines.local import LocalSpeech
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.llm.chat import LlmEndpoint
 from gateway.settings import Secret
 from tests.fakes.echo_engine import EchoEngine, EchoSession
 
+LOCAL = LocalSpeech(SpeechWorkerClient({}, SpeechWorkerTimeouts()), max_calls=1)
 ENGINES: list[VoiceEngine] = [  # the type checker compares each with the protocol
     DeepgramEngine(cast(Any, None), "", Secret(""), DeepgramTimeouts()),
-    LocalEngine(SpeechWorkerClient({}, SpeechWorkerTimeouts()), max_calls=1),
+    CascadeEngine("local", LOCAL, LOCAL),
     NoEngine(),
     EchoEngine(),
 ]
-SESSIONS: list[type[EngineSession]] = [DeepgramSession, LocalSession, EchoSession]
+SESSIONS: list[type[EngineSession]] = [DeepgramSession, CascadeSession, EchoSession]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
@@ -36,7 +38,18 @@ def test_session_takes_every_command(session: type[EngineSession]) -> None:
 
 def test_every_event_is_in_the_union() -> None:
     events = set(get_args(EngineEvent))
-    names = ("Engine", "Settings", "User", "Turn", "AgentSaid", "AgentAudio", "FunctionsR", "FunctionsC", "Injection")
+    names = (
+        "Engine",
+        "Settings",
+        "User",
+        "Turn",
+        "AgentSaid",
+        "AgentAudioDone",
+        "Words",
+        "FunctionsR",
+        "FunctionsC",
+        "Injection",
+    )
     defined = {
         kind
         for name, kind in vars(interface).items()

@@ -10,9 +10,9 @@ from gateway.agents import Agent
 from gateway.app import Timeouts
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.engine_connection import EngineTimeouts
+from gateway.engines.cascade import CascadeEngine
 from gateway.engines.deepgram import DeepgramEngine
 from gateway.engines.interface import NoEngine
-from gateway.engines.local import LocalEngine
 from gateway.engines.registry import ENGINES, EngineDirectory, make_engines
 from gateway.errors import EngineRefused, SettingsError
 from gateway.settings import Secret, Settings
@@ -51,7 +51,7 @@ def test_deepgram_where_its_key_is_set() -> None:
 
 def test_local_without_a_key() -> None:
     engine = made()
-    assert isinstance(engine, LocalEngine)
+    assert isinstance(engine, CascadeEngine)
     assert (engine.has_llm, engine.is_ready) == (False, False)
     assert engine.health() == {"engine": "local", "engine_state": "loading"}
 

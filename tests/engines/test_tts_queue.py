@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.engines.interface import WordEnd
 from gateway.engines.tts_queue import SentenceSplitter, TtsQueue
 
 SECOND = b"\x01" * 8000
@@ -18,6 +19,7 @@ class Stage:
             self,
             lambda: self.now,
             on_text=lambda text: self.out.append(text),
+            on_word_ends=lambda ends: self.out.append(ends),
             on_audio=lambda audio: self.out.append(len(audio) / 8000),
             on_done=lambda: self.out.append("DONE"),
         )
@@ -110,6 +112,61 @@ def test_dropped_answer_is_over(stage):
     stage.tts_queue.finish()
     stage.synthesizes(3)
     assert stage.out == ["One.", 1.0, "Other.", 1.0, "DONE"]
+
+
+def test_heard_words_of_an_interrupted_text_are_kept(stage):
+    stage.tts_queue.say("One two three.")
+    stage.tts_queue.receive_word_ends(1, [WordEnd(3, 4000), WordEnd(7, 8000)])
+    stage.tts_queue.receive_audio(1, SECOND)
+    stage.tts_queue.receive_word_ends(1, [WordEnd(14, 12000)])
+    stage.tts_queue.receive_audio(1, SECOND)
+    assert stage.out == ["One two three.", (WordEnd(3, 4000), WordEnd(7, 8000)), 1.0, (WordEnd(14, 12000),), 1.0]
+    stage.now = 1.2
+    stage.tts_queue.hold()
+    assert stage.tts_queue.drop() == ["three."]
+
+
+@pytest.mark.parametrize(
+    "unheard, left", [(0, ["Three."]), (1, ["two.", "Three."]), (8000, ["One two.", "Three."]), (99999, None)]
+)
+def test_carrier_knows_best_what_was_heard(stage, unheard, left):
+    for text in ("Zero.", "One two.", "Three."):
+        stage.tts_queue.say(text)
+    stage.synthesizes(1)
+    stage.tts_queue.receive_word_ends(2, [WordEnd(3, 4000), WordEnd(8, 8000)])
+    stage.tts_queue.receive_audio(2, SECOND)
+    stage.tts_queue.hold()
+    stage.tts_queue.truncate(unheard)
+    assert stage.tts_queue.drop() == (left or ["Zero.", "One two.", "Three."])
+
+
+def test_words_wait_for_their_turn(stage):
+    stage.tts_queue.say("One.")
+    stage.tts_queue.say("Two.")
+    stage.tts_queue.receive_word_ends(2, [WordEnd(4, 4000)])
+    stage.tts_queue.receive_audio(2, SECOND)
+    stage.synthesizes(1)
+    assert stage.out == ["One.", 1.0, "Two.", (WordEnd(4, 4000),), 1.0]
+
+
+def test_words_count_from_audio_that_came_late(stage):
+    """The voice paused within a sentence: what was played is counted back from its end."""
+    stage.tts_queue.say("One two.")
+    stage.tts_queue.receive_word_ends(1, [WordEnd(3, 8000), WordEnd(8, 16000)])
+    stage.tts_queue.receive_audio(1, SECOND)
+    stage.now = 5.0
+    stage.tts_queue.receive_audio(1, SECOND)
+    stage.now = 5.5
+    stage.tts_queue.hold()
+    assert stage.tts_queue.drop() == ["two."]
+
+
+def test_text_whose_sound_is_in_the_next_one_is_reported(stage):
+    stage.tts_queue.say("One.")
+    stage.tts_queue.say("Two.")
+    stage.tts_queue.receive_end(1)
+    stage.synthesizes(2)
+    assert stage.out == ["One.", "Two.", 1.0]
 
 
 # Sentences
