@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
@@ -27,22 +28,27 @@ from rich.text import Text
 from gateway import logs, settings
 from gateway.agents import Agent, AgentDirectory
 from gateway.cli import terminal
-from gateway.cli.setup import read_agents
+from gateway.cli.setup import RENEW_DAYS, has_llm, llm_tokens, read_agents
 from gateway.cluster.open import check_redis_url
 from gateway.engines.cascade import CascadeEngine
 from gateway.engines.registry import ENGINES, make_engines
-from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedStoreUnavailable
+from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedStoreUnavailable, StoreUnavailable
 from gateway.history import traces
+from gateway.history.api_tokens import ApiToken
 from gateway.history.stores import store_path
 from gateway.llm.accounts import SCRIPT
 from gateway.settings import KEYED_PROVIDERS, Secret, Settings, is_url
 from gateway.speech.config import SpeechConfig
 from gateway.telephony.elevenlabs_setup import (
+    CALL_TOKEN_HEADER,
     INITIATION_PATH,
+    LLM_PATH,
+    LLM_SECRET,
     PHONE_FORMAT,
     POST_CALL_PATH,
     ElevenLabsAccount,
     HostedAgent,
+    llm_token_id,
 )
 from gateway.telephony.number_setup import webhook_urls
 from gateway.telephony.phone_numbers import AllowList, DialingRules
@@ -69,6 +75,7 @@ class CheckState(enum.StrEnum):
 
 
 _SET_UP: Final = "run: gateway setup elevenlabs"
+_SET_UP_LLM: Final = "run: gateway setup elevenlabs --llm"
 _KEY: Final = "correct ELEVENLABS_API_KEY; it needs access to agents, secrets and workspace webhooks"
 _IMPORT: Final = "fetch what was missed with: gateway import elevenlabs --since 7d"
 
@@ -364,15 +371,21 @@ async def _elevenlabs(settings: Settings, net: _Net) -> list[CheckResult]:
     try:
         workspace, webhooks = await asyncio.to_thread(lambda: (account.workspace(), account.webhooks()))
         hosted = await asyncio.to_thread(read_agents, account, agents)
+        names = await asyncio.to_thread(account.secret_names, LLM_SECRET) if any(a.llm_url for a in hosted) else {}
+        tokens = await llm_tokens(settings)
     except CarrierRefused as error:
         problem = "rejects the key" if error.status in (401, 403) else f"answers {error.status}"
         return [_wrong("elevenlabs", f"{urlsplit(settings.elevenlabs_api_url).netloc} {problem}", _KEY)]
-    except SettingsError as error:
+    except (SettingsError, StoreUnavailable) as error:
         return [_wrong("elevenlabs", str(error), "")]
+    with_llm = {agent.name for agent in agents if has_llm(agent, settings)}
     origin, found = settings.public_url.rstrip("/"), []
     for agent in hosted:
         check = f"elevenlabs {agent.name}"
         problems = list(_hosted_agent(check, agent, origin, workspace, webhooks))
+        if urlsplit(agent.llm_url).path == LLM_PATH:
+            token = tokens.get(llm_token_id(names.get(agent.llm_secret_id, "")))
+            problems += _hosted_llm(check, agent, origin, token, has_llm=agent.name in with_llm)
         found += problems or [_ok(check, "connected both ways, and its prompt uses memory")]
     return found
 
@@ -400,6 +413,29 @@ def _hosted_agent(
         yield _wrong(check, f"its calls are noise: it needs {PHONE_FORMAT} both ways", _SET_UP)
     if not agent.uses_memory:
         yield _warning(check, "its prompt does not use memory", "write {{memory}} into its prompt at ElevenLabs")
+
+
+def _hosted_llm(
+    check: str, agent: HostedAgent, origin: str, token: ApiToken | None, *, has_llm: bool
+) -> Iterator[CheckResult]:
+    """Its voice at ElevenLabs, with the language model of this gateway."""
+    now = datetime.now(UTC)
+    if agent.llm_url != origin + LLM_PATH:
+        yield _wrong(check, f"it asks for answers at {urlsplit(agent.llm_url).netloc}", _SET_UP_LLM)
+    if not has_llm:
+        yield _wrong(check, "it asks this gateway for answers, and has no brain", "set its brain in gateway.toml")
+    if not agent.llm_secret_id or (token is not None and token.status(now) != "active"):
+        state = token.status(now) if token is not None else "missing"
+        yield _wrong(check, f"the API token with which it asks for answers is {state}", _SET_UP_LLM)
+    elif token is not None and token.status(now + timedelta(days=RENEW_DAYS)) != "active":
+        yield _warning(
+            check, f"the API token with which it asks for answers ends {token.expires_at:%Y-%m-%d}", _SET_UP_LLM
+        )
+    if not agent.llm_sends_call_token:
+        yield _wrong(check, f"answers know no caller: it sends no {CALL_TOKEN_HEADER}", _SET_UP_LLM)
+    if agent.answers_early:
+        problem = "speculative turn is on: functions may run before the caller has finished"
+        yield _warning(check, problem, _SET_UP_LLM)
 
 
 async def _language_models(settings: Settings, net: _Net) -> list[CheckResult]:

@@ -1,11 +1,14 @@
 """`gateway setup`: points a phone number of a carrier account, or agents hosted at ElevenLabs, at this gateway."""
 
 import argparse
+import asyncio
+import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from rich.console import RenderableType
 
@@ -14,11 +17,19 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.cli import terminal
 from gateway.cli.audit import write_entry
 from gateway.errors import SettingsError
+from gateway.history.api_tokens import ApiToken, TokenScope, TokenTable
 from gateway.history.audit_log import AuditAction, AuditNote
+from gateway.history.stores import open_stores, store_path
 from gateway.settings import Secret, Settings, write_dotenv
-from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, HostedAgent
+from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, HostedAgent, LlmKeys
 from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount, webhook_urls
 from gateway.telephony.phone_numbers import e164
+
+KEY_DAYS: Final = 365
+RENEW_DAYS: Final = 30
+"""A key of ElevenLabs that expires within this many days is replaced."""
+
+T = TypeVar("T")
 
 DESCRIPTION: Final = (
     "Set a phone number's webhook, or the webhooks and secrets of agents hosted at ElevenLabs, through the provider's "
@@ -33,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tools", action="store_true", help="elevenlabs: also let agents search their memory during a call, by MCP"
     )
-    parser.add_argument("--replace", action="store_true", help="elevenlabs: also replace webhooks of other services")
+    parser.add_argument(
+        "--llm", action="store_true", help="elevenlabs: also have the agent's own language model (brain) answer"
+    )
+    replace = "elevenlabs: also replace webhooks and language models of other services"
+    parser.add_argument("--replace", action="store_true", help=replace)
     parser.add_argument("--dry-run", action="store_true", help="only show what would change")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -80,7 +95,9 @@ def _connect_agents(options: argparse.Namespace, loaded: Settings) -> int:
     if loaded.elevenlabs_api_key is None:
         raise SettingsError("set ELEVENLABS_API_KEY; ElevenLabs shows it under API keys")
     account = ElevenLabsAccount(api_url=loaded.elevenlabs_api_url, api_key=loaded.elevenlabs_api_key)
-    agents = read_agents(account, hosted_agents(loaded, options.agent))
+    configured = hosted_agents(loaded, options.agent)
+    llm_keys = _llm_keys(loaded, configured) if options.llm else {}
+    agents = read_agents(account, configured)
 
     def save(name: str, value: str) -> None:
         if name in os.environ:
@@ -93,7 +110,7 @@ def _connect_agents(options: argparse.Namespace, loaded: Settings) -> int:
         (secret or Secret("")).reveal()
         for secret in (loaded.elevenlabs_webhook_secret, loaded.elevenlabs_initiation_secret)
     )
-    set_up.connect(agents, webhook_secret=webhook_secret, initiation_secret=initiation_secret)
+    set_up.connect(agents, webhook_secret=webhook_secret, initiation_secret=initiation_secret, llm_keys=llm_keys)
     if not options.dry_run:
         write_entry(loaded, AuditNote(AuditAction.NUMBER_SETUP, item=options.carrier))
     names, changes = [agent.name for agent in agents], set_up.changes
@@ -109,6 +126,48 @@ def _connect_agents(options: argparse.Namespace, loaded: Settings) -> int:
     changed = bool(changes) and not options.dry_run
     terminal.output(options.json, {"agents": names, "changed": changed, "changes": list(map(asdict, changes))}, text)
     return 0
+
+
+def _llm_keys(loaded: Settings, agents: Iterable[Agent]) -> dict[str, LlmKeys]:
+    """Raises SettingsError for an agent without a language model."""
+    keys, tokens = {}, asyncio.run(llm_tokens(loaded))
+    for agent in agents:
+        if not has_llm(agent, loaded):
+            raise SettingsError(f"{agent.name} has no language model of its own; set its brain in gateway.toml")
+        renewed = datetime.now(UTC) + timedelta(days=RENEW_DAYS)
+        valid = [one.id for one in tokens.values() if one.agent == agent.name and one.status(renewed) == "active"]
+        keys[agent.name] = LlmKeys(valid, functools.partial(_create_key, loaded, agent.name))
+    return keys
+
+
+def has_llm(agent: Agent, loaded: Settings) -> bool:
+    """Whether the agent can answer for a voice at ElevenLabs. The local engine has a model for agents without one."""
+    return bool(agent.brain) or "local" in loaded.engines
+
+
+async def llm_tokens(loaded: Settings) -> dict[str, ApiToken]:
+    """The API tokens with the scope `llm`, by id. Raises StoreUnavailable."""
+    if loaded.database_url is None and not store_path(loaded.data_dir).is_file():
+        return {}  # no gateway has run here yet
+    tokens = await _with_tokens(loaded, TokenTable.tokens)
+    return {token.id: token for token in tokens if token.scope is TokenScope.LLM}
+
+
+def _create_key(loaded: Settings, agent: str) -> tuple[str, str]:
+    def create(tokens: TokenTable) -> Awaitable[tuple[ApiToken, str]]:
+        return tokens.create(TokenScope.LLM, days=KEY_DAYS, label="ElevenLabs", agent=agent)
+
+    token, text = asyncio.run(_with_tokens(loaded, create))
+    write_entry(loaded, AuditNote(AuditAction.TOKEN_CREATE, agent=agent, item=token.id))
+    return token.id, text
+
+
+async def _with_tokens(loaded: Settings, work: Callable[[TokenTable], Awaitable[T]]) -> T:
+    stores = await open_stores(loaded.data_dir, loaded.database_url)
+    try:
+        return await work(TokenTable(stores.memory))
+    finally:
+        await stores.close()
 
 
 def hosted_agents(loaded: Settings, name: str = "") -> list[Agent]:

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlsplit
 
@@ -29,6 +30,7 @@ VARIABLES: Final = ("memory", "caller_name")
 MCP_PATH: Final = "/mcp"
 CALL_TOKEN: Final = "secret__call_token"
 CALL_TOKEN_HEADER: Final = "X-Call-Token"
+LLM_PATH: Final = "/elevenlabs/llm"
 
 _NAME: Final = "Voice Gateway"
 _NEW: Final = "(new)"
@@ -42,6 +44,11 @@ _FORMATS: Final = (
     ("conversation_config", "tts", "agent_output_audio_format"),
 )
 _MCP_SERVERS: Final = ("conversation_config", "agent", "prompt", "mcp_server_ids")
+_LLM: Final = ("conversation_config", "agent", "prompt", "llm")
+_CUSTOM_LLM: Final = ("conversation_config", "agent", "prompt", "custom_llm")
+_CUSTOM: Final = "custom-llm"
+_SPECULATIVE: Final = ("conversation_config", "turn", "speculative_turn")
+LLM_SECRET: Final = "voice_gateway_llm_"
 _MARK: Final = re.compile(r" \[[0-9a-f]{8}\]$")
 
 Json = Mapping[str, Any]
@@ -99,8 +106,14 @@ class ElevenLabsAccount(AccountApi):
 
     def secret_id(self, name: str) -> str:
         """Empty if there is no secret of this name."""
-        found = self._request("GET", "/v1/convai/secrets", "to list secrets", field="secrets", params={"search": name})
-        return next((str(one["secret_id"]) for one in found if one.get("name") == name), "")
+        return next((id_ for id_, found in self.secret_names(name).items() if found == name), "")
+
+    def secret_names(self, search: str) -> dict[str, str]:
+        """The names of secrets that match, by their ids."""
+        found = self._request(
+            "GET", "/v1/convai/secrets", "to list secrets", field="secrets", params={"search": search}
+        )
+        return {str(one["secret_id"]): str(one.get("name")) for one in found}
 
     def create_secret(self, name: str, value: str) -> str:
         body = {"type": "new", "name": name, "value": value}
@@ -160,7 +173,25 @@ class HostedAgent:
     def has_secret_header(self, workspace: Json) -> bool:
         own = self.at((*_INITIATION, "request_headers"))
         headers = own or _at(workspace, (_INITIATION[-1], "request_headers")) or {}
-        return any(name.lower() == SECRET_HEADER.lower() for name in headers)
+        return _spelling(headers, SECRET_HEADER) in headers
+
+    @property
+    def llm_url(self) -> str:
+        """The address of its own language model; empty if it has one of ElevenLabs'."""
+        return str(self.at((*_CUSTOM_LLM, "url")) or "") if self.at(_LLM) == _CUSTOM else ""
+
+    @property
+    def llm_sends_call_token(self) -> bool:
+        headers = self.at((*_CUSTOM_LLM, "request_headers")) or {}
+        return headers.get(_spelling(headers, CALL_TOKEN_HEADER)) == {"variable_name": CALL_TOKEN}
+
+    @property
+    def llm_secret_id(self) -> str:
+        return str(self.at((*_CUSTOM_LLM, "api_key", "secret_id")) or "")
+
+    @property
+    def answers_early(self) -> bool:
+        return bool(self.at(_SPECULATIVE))
 
     @property
     def uses_memory(self) -> bool:
@@ -172,6 +203,11 @@ class HostedAgent:
         return all(self.at(path) == PHONE_FORMAT for path in _FORMATS)
 
 
+def _spelling(headers: Iterable[str], name: str) -> str:
+    """The name of a header in the case in which it is there already: in another case it would be sent twice."""
+    return next((one for one in headers if one.lower() == name.lower()), name)
+
+
 def _at(settings: Json, path: Iterable[str]) -> Any:
     found: Any = settings
     for name in path:
@@ -180,6 +216,16 @@ def _at(settings: Json, path: Iterable[str]) -> Any:
 
 
 # What is changed
+
+
+@dataclass(frozen=True)
+class LlmKeys:
+    """The API tokens with which ElevenLabs asks for an agent's own language model."""
+
+    ids: Sequence[str]
+    """Of those that will be valid for a while."""
+    create: Callable[[], tuple[str, str]]
+    """Makes another: its id and its text, which is not shown again."""
 
 
 @dataclass
@@ -199,12 +245,27 @@ class ElevenLabsSetup:
     with_tools: bool = False
     changes: list[SettingChange] = field(default_factory=list)
 
-    def connect(self, agents: Sequence[HostedAgent], *, webhook_secret: str, initiation_secret: str) -> None:
-        """Raises SettingsError, CarrierRefused. Repeated, it changes nothing."""
+    def connect(
+        self,
+        agents: Sequence[HostedAgent],
+        *,
+        webhook_secret: str,
+        initiation_secret: str,
+        llm_keys: Mapping[str, LlmKeys] = MappingProxyType({}),
+    ) -> None:
+        """
+        Raises SettingsError, CarrierRefused. Repeated, it changes nothing.
+
+        The agents named in `llm_keys` get their answers from the gateway's language model.
+        """
         workspace, webhooks = self.account.workspace(), self.account.webhooks()
         if not self.replaces:
             for agent in agents:
                 self._check_foreign(agent, workspace, webhooks)
+                if agent.name in llm_keys and agent.llm_url and urlsplit(agent.llm_url).path != LLM_PATH:
+                    host = urlsplit(agent.llm_url).netloc
+                    problem = f"{agent.name} uses the language model at {host}, which would no longer answer"
+                    raise SettingsError(f"{problem}; use --replace if that is right")
         secret_id = self._initiation_secret(initiation_secret)
         in_use = {agent.post_call_id(workspace) for agent in agents}
         webhook_id = self._webhook(webhook_secret, webhooks, in_use)
@@ -213,6 +274,8 @@ class ElevenLabsSetup:
             wanted = self._wanted(agent, secret_id, webhook_id)
             if server_id:
                 wanted |= self._wanted_tools(agent, server_id)
+            if agent.name in llm_keys:
+                wanted |= self._wanted_llm(agent, self._llm_secret(agent.name, llm_keys[agent.name]))
             self._change_agent(agent, wanted)
 
     def _check_foreign(self, agent: HostedAgent, workspace: Json, webhooks: Sequence[Json]) -> None:
@@ -290,16 +353,44 @@ class ElevenLabsSetup:
 
     def _wanted_tools(self, agent: HostedAgent, server_id: str) -> dict[Path, Any]:
         servers = agent.at(_MCP_SERVERS) or []
-        wanted: dict[Path, Any] = {_MCP_SERVERS: servers if server_id in servers else [*servers, server_id]}
-        if CALL_TOKEN not in (agent.at(_PLACEHOLDERS) or {}):
-            wanted[(*_PLACEHOLDERS, CALL_TOKEN)] = ""
+        return {
+            _MCP_SERVERS: servers if server_id in servers else [*servers, server_id],
+            **_call_token_placeholder(agent),
+        }
+
+    def _llm_secret(self, name: str, keys: LlmKeys) -> str:
+        """The id of the secret at ElevenLabs that holds an API token of this agent. Its name says which."""
+        for token_id in keys.ids:
+            if found := self.account.secret_id(LLM_SECRET + token_id):
+                return found
+        if self.is_dry_run:
+            self._note(f"{name}: API token with the scope llm", "", _NEW)
+            return _NEW
+        token_id, text = keys.create()
+        self._note(f"{name}: API token with the scope llm", "", f"vg_{token_id}")
+        return self.account.create_secret(LLM_SECRET + token_id, text)
+
+    def _wanted_llm(self, agent: HostedAgent, secret_id: str) -> dict[Path, Any]:
+        url, key = self.origin + LLM_PATH, {"secret_id": secret_id}
+        token = {"variable_name": CALL_TOKEN}
+        # Functions could run for a sentence that the caller has not finished.
+        wanted: dict[Path, Any] = {_LLM: _CUSTOM, _SPECULATIVE: False, **_call_token_placeholder(agent)}
+        now = agent.at(_CUSTOM_LLM) or {}
+        if urlsplit(str(now.get("url") or "")).path != LLM_PATH:  # headers of another service are not for us
+            new = {"url": url, "api_key": key, "request_headers": {CALL_TOKEN_HEADER: token}}
+            return {**wanted, _CUSTOM_LLM: new}
+        headers = dict(now.get("request_headers") or {})
+        headers[_spelling(headers, CALL_TOKEN_HEADER)] = token
+        wanted |= {(*_CUSTOM_LLM, "url"): url, (*_CUSTOM_LLM, "api_key"): key}
+        wanted[(*_CUSTOM_LLM, "request_headers")] = headers
+        if now.get("api_type") not in (None, "chat_completions"):
+            wanted[(*_CUSTOM_LLM, "api_type")] = "chat_completions"
         return wanted
 
     def _wanted(self, agent: HostedAgent, secret_id: str, webhook_id: str) -> dict[Path, Any]:
         """The settings that an agent should have, by their place."""
         headers = dict(agent.at((*_INITIATION, "request_headers")) or {})
-        # In the case in which it may be there: in another case it would be sent twice.
-        header = next((name for name in headers if name.lower() == SECRET_HEADER.lower()), SECRET_HEADER)
+        header = _spelling(headers, SECRET_HEADER)
         events = agent.at((*_POST_CALL, "events")) or []
         wanted: dict[Path, Any] = {
             _ENABLED: True,
@@ -328,7 +419,8 @@ class ElevenLabsSetup:
                 if not isinstance(place.get(name), dict):
                     place[name] = {}
                 place = place[name]
-            self._note(f"{agent.name}: {path[-1]}", _shown(agent.at(path)), _shown(value))
+            what = ".".join(path[-2:]) if path[-2] == _CUSTOM_LLM[-1] else path[-1]
+            self._note(f"{agent.name}: {what}", _shown(agent.at(path)), _shown(value))
             place[path[-1]] = value
         body.get("platform_settings", {}).pop("safety", None)  # read-only
         if (prompt := _at(body, ("conversation_config", "agent", "prompt"))) and prompt.get("tool_ids"):
@@ -345,6 +437,16 @@ class ElevenLabsSetup:
         self.changes.append(SettingChange(what, before, after))
 
 
+def _call_token_placeholder(agent: HostedAgent) -> dict[Path, str]:
+    """Without it, calls that do not ask the gateway first would not start."""
+    return {} if CALL_TOKEN in (agent.at(_PLACEHOLDERS) or {}) else {(*_PLACEHOLDERS, CALL_TOKEN): ""}
+
+
+def llm_token_id(secret_name: str) -> str:
+    """The id of the API token in a secret of this name; empty if it is another secret."""
+    return secret_name.removeprefix(LLM_SECRET) if secret_name.startswith(LLM_SECRET) else ""
+
+
 def _fingerprint(secret: str) -> str:
     """Distinguishes values. People who see it may change the webhook's address, and so get the secret itself."""
     return hashlib.sha256(secret.encode()).hexdigest()[:8]
@@ -357,6 +459,8 @@ def _shown(value: Any) -> str:
             return ""
         case bool():
             return "on" if value else "off"
+        case {"url": str(url)}:
+            return url
         case dict():
             return ", ".join(value)
         case list():

@@ -352,6 +352,48 @@ async def test_hosted_agents_are_checked(
         assert "rejects the key correct ELEVENLABS_API_KEY" in (await checked())[0][1]
 
 
+async def test_language_model_of_a_hosted_agent_is_checked(
+    doctor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.md").write_text("{{memory}}")
+    (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nprompt = "p.md"\nelevenlabs_agent = "{AGENT_ID}"\n')
+    async with FakeElevenLabs().running() as elevenlabs:
+        environ = {"ELEVENLABS_API_KEY": API_KEY, "ELEVENLABS_API_URL": elevenlabs.url, **NO_MODELS}
+
+        async def checked(**more: str) -> tuple[str, str]:
+            _, found = await doctor(**environ, **{"PUBLIC_URL": "https://voice.invalid", **more})
+            [result] = [result for check, result in found.items() if check.startswith("elevenlabs")]
+            return result
+
+        await checked()  # sets the environment for the set-up
+        assert await asyncio.to_thread(main, ["setup", "elevenlabs", "--llm"]) == 0
+        capsys.readouterr()
+        assert (await checked())[0] == "ok"
+
+        config = elevenlabs.account.agents[AGENT_ID]["conversation_config"]
+        config["turn"]["speculative_turn"] = True
+        state, words = await checked()
+        assert state == "warning" and words.endswith("run: gateway setup elevenlabs --llm")
+        custom = config["agent"]["prompt"]["custom_llm"]
+        config["turn"]["speculative_turn"], headers = False, custom.pop("request_headers")
+        assert "answers know no caller: it sends no X-Call-Token" in (await checked())[1]
+        custom["request_headers"] = headers
+        [name] = [one["name"] for one in elevenlabs.account.secrets.values() if "_llm_" in one["name"]]
+        assert await asyncio.to_thread(main, ["token", "revoke", name.removeprefix("voice_gateway_llm_")]) == 0
+        capsys.readouterr()
+        assert "the API token with which it asks for answers is revoked" in (await checked())[1]
+        key = custom.pop("api_key")
+        assert "the API token with which it asks for answers is missing" in (await checked())[1]
+        custom |= {"api_key": key, "url": "https://old.example.com/elevenlabs/llm"}
+        assert await asyncio.to_thread(main, ["setup", "elevenlabs", "--llm"]) == 0
+        capsys.readouterr()
+        assert (await checked())[0] == "ok" and custom["url"] == "https://voice.invalid/elevenlabs/llm"
+        custom["url"] = "https://old.example.com/elevenlabs/llm"
+        assert "it asks for answers at old.example.com" in (await checked())[1]
+        custom["url"] = "https://llm.example.com/v1"  # another service's, which is the owner's affair
+        assert (await checked())[0] == "ok"
+
+
 REMOTE_TOOLS = """
 [agents.maya]
 prompt = "maya.md"

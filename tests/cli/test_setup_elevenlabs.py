@@ -14,6 +14,8 @@ import pytest
 from gateway.cli.main import main
 from tests.fakes.elevenlabs import AGENT_ID, API_KEY, FakeElevenLabs, conversation
 from tests.fakes.elevenlabs_account import settings_of
+from tests.fakes.llm import FakeLlm
+from tests.fakes.llm_script import Answer
 from tests.stage import CALLER, make_carrier, staged
 
 PUBLIC = "https://voice.example.com"
@@ -134,6 +136,36 @@ async def test_connected_agent_uses_the_gateway(gateway: Any, elevenlabs: FakeEl
         assert (await elevenlabs.report(data, secret=webhook["secret"])).status_code == 200
         await stage.idle()
         assert len(await stage.documents()) == 1
+
+
+async def test_voice_there_has_our_language_model(
+    gateway: Any, elevenlabs: FakeElevenLabs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was set up works: the simulator asks with the token that it stored."""
+    async with FakeLlm() as llm:
+        brain = f'brain = {{ url = "{llm.url}/v1", model = "llama3.2", api_key = "test-key" }}'
+        (tmp_path / "gateway.toml").write_text(AGENTS.replace("\n\n", f"\n{brain}\n\n", 1))
+        data = {"DATA_DIR": str(tmp_path / "data")}
+        assert await gateway("--llm", **data) == 0
+        shown, account = capsys.readouterr().out, elevenlabs.account
+        custom = account.agents[AGENT_ID]["conversation_config"]["agent"]["prompt"]["custom_llm"]
+        key = account.secrets[custom["api_key"]["secret_id"]]["value"]
+        assert f"custom_llm: (none) -> {PUBLIC}/elevenlabs/llm" in shown and key not in shown
+        assert f"API token with the scope llm: (none) -> {key[:11]}" in shown
+        assert await gateway("--llm", **data) == 0
+        assert capsys.readouterr().out == "maya: already connected\n"
+        environ = {name: os.environ[name] for name in ("ELEVENLABS_API_KEY", "ELEVENLABS_API_URL")}
+        environ |= {name: value or "" for name, value in dotenv.dotenv_values(tmp_path / ".env").items()}
+        llm.answers(Answer("At five."))
+        async with staged(tmp_path, make_carrier("twilio"), **environ) as stage:
+            elevenlabs.gateway_url = stage.url
+            assert (await elevenlabs.thinks("When do you close?", key=key)).text == "At five."
+
+
+async def test_agent_without_a_model_gets_none(gateway: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await gateway("--llm", DEEPGRAM_API_KEY="dg-test-key") == 2
+    error = capsys.readouterr().err
+    assert "maya has no language model of its own; set its brain" in error and error.count("\n") == 1
 
 
 async def test_env_that_is_not_writable_is_found_first(

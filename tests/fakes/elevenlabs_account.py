@@ -14,6 +14,7 @@ from elevenlabs.types import (
     ConvAiWebhooks,
     ConversationalConfig,
     ConversationInitiationClientDataWebhook,
+    CustomLlm,
     GetAgentResponseModel,
     GetConvAiSettingsResponseModel,
     GetConversationResponseModel,
@@ -41,6 +42,7 @@ def hosted_agent(agent_id: str, prompt: str) -> dict[str, Any]:
         "conversation_config": {
             "asr": {"quality": "high", "user_input_audio_format": "pcm_16000", "keywords": ["Lopez"]},
             "tts": {"voice_id": "voice_1", "agent_output_audio_format": "pcm_16000"},
+            "turn": {"turn_timeout": 7.0, "speculative_turn": True},
             "agent": {
                 "first_message": "Hello.",
                 "language": "en",
@@ -159,6 +161,16 @@ class FakeElevenLabsAccount:
         prompt = body.get("conversation_config", {}).get("agent", {}).get("prompt") or {}
         if "tools" in prompt and "tool_ids" in prompt:
             return refused(400, "tools_and_tool_ids")
+        if (prompt.get("llm") == "custom-llm") and not prompt.get("custom_llm"):
+            return refused(422, "custom_llm_missing")
+        if custom := prompt.get("custom_llm"):
+            if set(custom) - set(CustomLlm.model_fields) or not custom["url"].startswith("https://"):
+                return refused(422, "invalid")
+            CustomLlm.model_validate(custom)
+            values = [custom.get("api_key"), *(custom.get("request_headers") or {}).values()]
+            for value in values:
+                if isinstance(value, dict) and "secret_id" in value and value["secret_id"] not in self.secrets:
+                    return refused(404, "secret_not_found")
         overrides = body.get("platform_settings", {}).get("workspace_overrides") or {}
         if webhook := overrides.get("conversation_initiation_client_data_webhook"):
             ConversationInitiationClientDataWebhook.model_validate(webhook)

@@ -1,6 +1,7 @@
 """What the set-up at ElevenLabs changes, and what it leaves alone."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from elevenlabs.client import AsyncElevenLabs
 
 from gateway.errors import CarrierRefused, SettingsError
 from gateway.settings import Secret
-from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, HostedAgent
+from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, HostedAgent, LlmKeys
 from tests.fakes.elevenlabs import AGENT_ID, API_KEY, FakeElevenLabs
 from tests.fakes.elevenlabs_account import FakeElevenLabsAccount, merged, settings_of
 
@@ -25,19 +26,29 @@ class Gateway:
         self.account = ElevenLabsAccount(api_url=elevenlabs.url, api_key=Secret(API_KEY))
         self.env: dict[str, str] = {}
         self.writes: list[str] = []
+        self.tokens: dict[str, str] = {}
+        self._numbers = itertools.count(1)
+
+    def create_token(self) -> tuple[str, str]:
+        number = next(self._numbers)
+        self.tokens[f"t{number}"] = f"vg_t{number}_secret"
+        return f"t{number}", f"vg_t{number}_secret"
 
     def save(self, name: str, value: str) -> None:
         self.env[name] = value
         self.writes.append(f"{name} after {len(self.fake.changes)} changes")
 
-    async def set_up(self, origin: str = ORIGIN, *, is_registered: bool = False, **options: Any) -> dict[str, str]:
+    async def set_up(
+        self, origin: str = ORIGIN, *, is_registered: bool = False, with_llm: bool = False, **options: Any
+    ) -> dict[str, str]:
         """What changed, and how it is now."""
 
         def work() -> ElevenLabsSetup:
             agent = HostedAgent("maya", AGENT_ID, is_registered, self.account.agent(AGENT_ID))
             made = ElevenLabsSetup(self.account, origin, self.save, **options)
+            keys = {"maya": LlmKeys(list(self.tokens), self.create_token)} if with_llm else {}
             webhook, initiation = (self.env.get(f"ELEVENLABS_{name}_SECRET", "") for name in ("WEBHOOK", "INITIATION"))
-            made.connect([agent], webhook_secret=webhook, initiation_secret=initiation)
+            made.connect([agent], webhook_secret=webhook, initiation_secret=initiation, llm_keys=keys)
             return made
 
         return {change.what: change.after for change in (await asyncio.to_thread(work)).changes}
@@ -128,6 +139,93 @@ async def test_memory_tools_are_set_up_once(gateway: Gateway, account: FakeEleve
     assert agent["prompt"]["mcp_server_ids"] == ["mcp_of_the_shop", server_id]
     assert agent["dynamic_variables"]["dynamic_variable_placeholders"]["secret__call_token"] == ""
     assert await gateway.set_up(with_tools=True) == {}
+
+
+# The gateway's language model
+
+
+def prompt_of(account: FakeElevenLabsAccount) -> Any:
+    return account.agents[AGENT_ID]["conversation_config"]["agent"]["prompt"]
+
+
+@pytest.mark.parametrize("merges", [True, False])
+async def test_language_model_is_set_up_once(gateway: Gateway, account: FakeElevenLabsAccount, merges: bool) -> None:
+    account.merges = merges
+    await gateway.set_up()
+    changes = await gateway.set_up(with_llm=True)
+    assert changes == {
+        "maya: API token with the scope llm": "vg_t1",
+        "maya: llm": "custom-llm",
+        "maya: custom_llm": f"{ORIGIN}/elevenlabs/llm",
+        "maya: speculative_turn": "off",
+        "maya: secret__call_token": '""',
+    }
+    [(secret_id, secret)] = [one for one in account.secrets.items() if "llm" in one[1]["name"]]
+    assert secret == {"name": "voice_gateway_llm_t1", "value": "vg_t1_secret"}
+    prompt, turn = prompt_of(account), account.agents[AGENT_ID]["conversation_config"]["turn"]
+    assert prompt["llm"] == "custom-llm" and prompt["tool_ids"] == ["tool_1"]
+    assert prompt["custom_llm"] == {
+        "url": f"{ORIGIN}/elevenlabs/llm",
+        "api_key": {"secret_id": secret_id},
+        "request_headers": {"X-Call-Token": {"variable_name": "secret__call_token"}},
+    }
+    assert turn == {"turn_timeout": 7.0, "speculative_turn": False}
+    assert await gateway.set_up(with_llm=True) == {}
+    assert await gateway.set_up() == {}  # without the option it stays as it is
+
+
+async def test_dry_run_makes_no_token(gateway: Gateway, account: FakeElevenLabsAccount) -> None:
+    changes = await gateway.set_up(with_llm=True, is_dry_run=True)
+    assert changes["maya: API token with the scope llm"] == "(new)" and changes["maya: llm"] == "custom-llm"
+    assert (gateway.tokens, account.changes) == ({}, [])
+
+
+async def test_language_model_of_another_service_is_not_replaced(
+    gateway: Gateway, account: FakeElevenLabsAccount
+) -> None:
+    theirs = {"url": "https://llm.example.com/v1", "request_headers": {"X-Key": "theirs"}}
+    prompt_of(account).update(llm="custom-llm", custom_llm=theirs)
+    with pytest.raises(SettingsError, match="maya uses the language model at llm.example.com, .* use --replace"):
+        await gateway.set_up(with_llm=True)
+    assert (gateway.tokens, account.changes) == ({}, [])
+    account.merges = False
+    assert (await gateway.set_up(with_llm=True, replaces=True))["maya: custom_llm"] == f"{ORIGIN}/elevenlabs/llm"
+    assert "X-Key" not in prompt_of(account)["custom_llm"]["request_headers"]
+
+
+async def test_language_model_set_by_hand_is_corrected(gateway: Gateway, account: FakeElevenLabsAccount) -> None:
+    """Another token, headers of the owner, the header in another case, a wrong kind of API, the old address."""
+    await gateway.set_up(with_llm=True)
+    headers = {"x-call-token": "typed", "X-Conversation": {"variable_name": "system__conversation_id"}}
+    prompt_of(account)["custom_llm"] |= {"request_headers": headers, "api_type": "responses", "model_id": "maya"}
+    prompt_of(account)["custom_llm"]["url"] = "https://old.example.com/elevenlabs/llm"
+    gateway.tokens.clear()  # revoked
+    changes = await gateway.set_up(with_llm=True)
+    assert set(changes) == {
+        "maya: API token with the scope llm",
+        *(f"maya: custom_llm.{name}" for name in ("url", "api_key", "request_headers", "api_type")),
+    }
+    custom = prompt_of(account)["custom_llm"]
+    assert custom["request_headers"] == {**headers, "x-call-token": {"variable_name": "secret__call_token"}}
+    assert (custom["api_type"], custom["model_id"]) == ("chat_completions", "maya")
+    assert await gateway.set_up(with_llm=True) == {}
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+async def test_interrupted_language_model_set_up_is_continued(
+    gateway: Gateway, account: FakeElevenLabsAccount, stop: int
+) -> None:
+    """The secret, then the agent."""
+    await gateway.set_up()
+    reads = 4  # agent, workspace, webhooks, secrets
+    account.failures = [0] * (reads + stop - 1) + [500]
+    with pytest.raises(CarrierRefused):
+        await gateway.set_up(with_llm=True)
+    account.failures = []
+    await gateway.set_up(with_llm=True)
+    assert await gateway.set_up(with_llm=True) == {}
+    used = account.secrets[prompt_of(account)["custom_llm"]["api_key"]["secret_id"]]
+    assert used["value"] in gateway.tokens.values()
 
 
 async def test_secret_of_the_webhook_is_kept_before_anything_else(
