@@ -356,7 +356,9 @@ async def test_language_model_of_a_hosted_agent_is_checked(
     doctor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "p.md").write_text("{{memory}}")
-    (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nprompt = "p.md"\nelevenlabs_agent = "{AGENT_ID}"\n')
+    brain = 'brain = { url = "http://127.0.0.1:1/v1", model = "llama3.2" }'
+    agent = f'[agents.maya]\nprompt = "p.md"\nelevenlabs_agent = "{AGENT_ID}"\n{brain}\n'
+    (tmp_path / "gateway.toml").write_text(agent)
     async with FakeElevenLabs().running() as elevenlabs:
         environ = {"ELEVENLABS_API_KEY": API_KEY, "ELEVENLABS_API_URL": elevenlabs.url, **NO_MODELS}
 
@@ -387,7 +389,9 @@ async def test_language_model_of_a_hosted_agent_is_checked(
         custom |= {"api_key": key, "url": "https://old.example.com/elevenlabs/llm"}
         assert await asyncio.to_thread(main, ["setup", "elevenlabs", "--llm"]) == 0
         capsys.readouterr()
-        assert (await checked())[0] == "ok" and custom["url"] == "https://voice.invalid/elevenlabs/llm"
+        assert (await checked())[0] == "ok"
+        custom = elevenlabs.account.agents[AGENT_ID]["conversation_config"]["agent"]["prompt"]["custom_llm"]
+        assert custom["url"] == "https://voice.invalid/elevenlabs/llm"
         custom["url"] = "https://old.example.com/elevenlabs/llm"
         assert "it asks for answers at old.example.com" in (await checked())[1]
         custom["url"] = "https://llm.example.com/v1"  # another service's, which is the owner's affair
