@@ -134,6 +134,7 @@ class Call:
         self._events = records.events
         self._memory = memory
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time  # for each frame
         config, tools = agent.config, agent.tools
         self._log = CallLogger(logging.getLogger(__name__), {"call": self.name, "agent": config.name})
         self._tasks = asyncio.TaskGroup()
@@ -285,11 +286,13 @@ class Call:
     # From the media stream
 
     def on_caller_audio(self, audio: bytes) -> None:
-        self._media_at = self._loop.time()
+        now = self._media_at = self._time()
         self._last_frame = audio
         if not self._mailbox.is_reached:  # the engine would answer its greeting
+            self._engine.heard_at = now
             self._engine.send_audio(audio)
-        self.monitor.caller_audio(audio)
+        if self.monitor.listeners:
+            self.monitor.caller_audio(audio)
 
     def on_mark(self, name: str) -> None:
         self._media_at = self._loop.time()

@@ -8,6 +8,7 @@ is replaced by one with the conversation so far and no second greeting, a limite
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -99,7 +100,7 @@ class EngineConnection:
         self._sorry_due = resumed
         self._unsaid: list[str] = []
         self._settings_outdated = False
-        self._filled_at = self._heard_at = self._received_at = self._away_since = self._loop.time()
+        self._filled_at = self.heard_at = self._received_at = self._away_since = self._loop.time()
         self._flushed = asyncio.Event()
         self._lost: asyncio.Future[EngineError]
         self.session: EngineSession | None = None
@@ -107,8 +108,10 @@ class EngineConnection:
         """Whether the session takes audio."""
         self.answer_due_since: float | None = None
         """When the caller finished a turn that the agent has not begun to answer."""
+        # Audio, bound directly: no method of this class stands between session and call.
         self.on_agent_audio = call.on_agent_audio
-        """Agent audio: bound directly, without a method of this class between session and call."""
+        self.send_audio: Callable[[bytes], None] = self._buffer
+        """Caller audio: to the session, or into the buffer until one is ready. The call sets `heard_at` with it."""
 
     @property
     def name(self) -> str:
@@ -164,6 +167,7 @@ class EngineConnection:
             if self.ready:
                 self._away_since = self._loop.time()
             session, self.session, self.ready = self.session, None, False
+            self.send_audio = self._buffer
             if session is not None:
                 session.close()
 
@@ -182,6 +186,7 @@ class EngineConnection:
 
     def on_engine_closed(self, error: EngineError) -> None:
         """The session is lost; only the first error counts."""
+        self.send_audio = self._buffer
         if not self._lost.done():
             self._lost.set_result(error)
 
@@ -193,8 +198,9 @@ class EngineConnection:
         while self._early:
             self.session.send_audio(self._early.popleft())
         self._early_bytes = 0
+        self.send_audio = self.session.send_audio
         self._flushed.set()
-        self._filled_at = max(self._heard_at, self._loop.time() - self._timeouts.silence_after)
+        self._filled_at = max(self.heard_at, self._loop.time() - self._timeouts.silence_after)
         if self._was_ready:
             self._call_events.publish("engine_back")
         if self._sorry_due:
@@ -208,17 +214,13 @@ class EngineConnection:
 
     # From the call
 
-    def send_audio(self, audio: bytes) -> None:
-        """Caller audio: to the session, or into the buffer until one is ready."""
-        self._heard_at = self._filled_at = self._loop.time()
-        if self.ready and self.session is not None:
-            self.session.send_audio(audio)
-        else:  # keep the newest seconds
-            seconds = self._timeouts.reconnect_audio if self._was_ready else self._timeouts.early_audio
-            self._early.append(audio)
-            self._early_bytes += len(audio)
-            while self._early_bytes > seconds * BYTES_PER_SECOND:
-                self._early_bytes -= len(self._early.popleft())
+    def _buffer(self, audio: bytes) -> None:
+        """Keep the newest seconds."""
+        seconds = self._timeouts.reconnect_audio if self._was_ready else self._timeouts.early_audio
+        self._early.append(audio)
+        self._early_bytes += len(audio)
+        while self._early_bytes > seconds * BYTES_PER_SECOND:
+            self._early_bytes -= len(self._early.popleft())
 
     async def flush(self, seconds: float) -> bool:
         """Wait up to `seconds` for buffered audio to reach the engine. Returns whether it is connected."""
@@ -270,7 +272,8 @@ class EngineConnection:
             self._log.warning("engine stopped answering", extra={"seconds": self._timeouts.answer})
             self.answer_due_since = None
             self.on_engine_closed(EngineUnavailable("the engine stopped answering"))
-        elif self.ready and now - self._heard_at > self._timeouts.silence_after:
+        elif self.ready and now - self.heard_at > self._timeouts.silence_after:
+            self._filled_at = max(self._filled_at, self.heard_at)
             frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))
             for _ in range(frames):
                 self.session.send_silence(SILENCE_FRAME)

@@ -41,21 +41,22 @@ class CallMonitor:
 
     def __init__(self) -> None:
         self._meter: LevelMeter | None = None
-        self._listeners: tuple[AudioTap | LevelMeter, ...] = ()
+        self.listeners: tuple[AudioTap | LevelMeter, ...] = ()
+        """While there are none, the call may leave out `caller_audio` and `agent_audio`."""
 
     # Called by the call
 
     def caller_audio(self, audio: bytes) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.caller_audio(audio)
 
     def agent_audio(self, audio: bytes, now: float) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.agent_audio(audio, now)
 
     def clear(self) -> None:
         """Drop agent audio that was sent and not yet played."""
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.clear()
 
     # Called by watchers
@@ -64,22 +65,22 @@ class CallMonitor:
         """Peak levels of caller and agent since the previous call. The first call starts measuring."""
         if self._meter is None:
             self._meter = LevelMeter()
-            self._listeners += (self._meter,)
+            self.listeners += (self._meter,)
         return self._meter.read(now)
 
     def stop_measuring(self) -> None:
-        self._listeners = tuple(listener for listener in self._listeners if listener is not self._meter)
+        self.listeners = tuple(listener for listener in self.listeners if listener is not self._meter)
         self._meter = None
 
     @contextlib.contextmanager
     def tapped(self) -> Iterator["AudioTap"]:
         """Listen in while the block runs."""
         tap = AudioTap()
-        self._listeners += (tap,)
+        self.listeners += (tap,)
         try:
             yield tap
         finally:
-            self._listeners = tuple(listener for listener in self._listeners if listener is not tap)
+            self.listeners = tuple(listener for listener in self.listeners if listener is not tap)
 
 
 class AudioTap:

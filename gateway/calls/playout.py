@@ -111,9 +111,14 @@ class AgentUtterance:
         if self.pieces:
             self.pieces[-1].words += ends
 
+    @property
+    def has_word_times(self) -> bool:
+        """Whether it is known where words of the last text end."""
+        return bool(self.pieces) and bool(self.pieces[-1].words)
+
     def word_ends(self, size: int) -> set[int]:
         """Where words of the last text end within the next `size` bytes of audio."""
-        if not self.pieces or not self.pieces[-1].words:
+        if not self.has_word_times:
             return set()
         at = self.sent - self.pieces[-1].offset
         return {word.audio_bytes - at for word in self.pieces[-1].words if 0 < word.audio_bytes - at <= size}

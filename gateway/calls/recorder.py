@@ -41,6 +41,9 @@ _Line = tuple[float, str, str, Any]
 class CallRecorder:
     """Records one call. Every method returns at once; `close` or `discard` is the last. This base records nothing."""
 
+    wants_frames = False
+    """Whether the methods for frames do anything. If not, the audio path goes without them."""
+
     def from_carrier(self, frame: bytes) -> None: ...
     def to_carrier(self, frame: bytes) -> None: ...
     def from_engine(self, frame: bytes) -> None: ...
@@ -67,6 +70,8 @@ class NoRecorder(CallRecorder):
 @dataclass(eq=False)
 class FileRecorder(CallRecorder):
     """Records into one file, through the thread of its `RecordingDirectory`."""
+
+    wants_frames = True
 
     path: Path
     _lines: "queue.SimpleQueue[tuple[FileRecorder, _Line | None]]"

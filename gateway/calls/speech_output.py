@@ -7,8 +7,9 @@ the next answer, and held back while the gateway answers in the engine's place. 
 
 import asyncio
 import contextlib
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -77,7 +78,10 @@ class SpeechOutput:
             say=say,
             stop=self._stop_filler,
         )
+        self._time = self._loop.time  # for each frame
         self._override = ReplyOverride()
+        self._continues = False
+        """Whether audio goes on with an answer that has begun. Anything that may concern the next audio resets it."""
         self._gate_open = True  # closed while engine audio belongs to an interrupted answer
         self._closed = False
         self._sent_at = self._loop.time()
@@ -89,39 +93,44 @@ class SpeechOutput:
 
     def play(self, audio: bytes) -> bool:
         """Pass audio on, with a mark after each word or 400 ms. Returns whether it is the agent's answer."""
+        if self._continues and len(audio) <= MARK_BYTES:  # nearly every frame
+            self._send(audio, self._time(), is_answer=True)
+            return True
         if not self._gate_open or self._closed:
             return False
         if self._override.active:
             self._override.hold(audio)
             return False
-        now = self._sent_at = self._loop.time()
+        now = self._time()
         is_answer = not self._filler.saying
         if is_answer:
             self._filler.stop_playing()
             self._answer_began.set()
             self._latency.first_audio(now)
-        word_ends: set[int] = set()
-        cuts: Iterable[int] = range(MARK_BYTES, len(audio) + MARK_BYTES, MARK_BYTES)
-        if is_answer and (word_ends := self._transcript.word_ends(len(audio))):
-            cuts = sorted(word_ends.union(cuts))
-        start = 0
-        for end in cuts:  # the last may lie behind the audio
-            piece = audio[start:end]
-            if not piece:
-                break
-            if is_answer:
-                self._transcript.agent_audio(len(piece), now)
-            self._carrier.send_audio(piece)
-            if self._playout.audio_sent(len(piece), now) or end in word_ends:
-                self._carrier.send_mark(self._playout.next_mark())
-            start = end
+        word_ends = self._transcript.word_ends(len(audio)) if is_answer else set()
+        cuts = sorted(word_ends.union(range(MARK_BYTES, len(audio) + MARK_BYTES, MARK_BYTES)))
+        for start, end in itertools.pairwise([0, *cuts]):  # the last end may lie behind the audio
+            if piece := audio[start:end]:
+                self._send(piece, now, is_answer=is_answer, ends_word=end in word_ends)
         if is_answer:
-            self._latency.first_frame(self._loop.time())
-        self._monitor.agent_audio(audio, now)
+            self._latency.first_frame(self._time())
+        self._continues = is_answer and not self._transcript.has_word_times
         return is_answer
+
+    def _send(self, audio: bytes, now: float, *, is_answer: bool, ends_word: bool = False) -> None:
+        """Up to 400 ms of audio."""
+        self._sent_at = now
+        if is_answer:
+            self._transcript.agent_audio(len(audio), now)
+        self._carrier.send_audio(audio)
+        if self._playout.audio_sent(len(audio), now) or ends_word:
+            self._carrier.send_mark(self._playout.next_mark())
+        if self._monitor.listeners:
+            self._monitor.agent_audio(audio, now)
 
     def text(self, text: str) -> bool:
         """Write down what the agent says. Returns whether held audio of this text was played as its answer."""
+        self._continues = False
         if not self._gate_open or self._closed or self._filler.takes(text):
             return False
         played = False
@@ -138,6 +147,7 @@ class SpeechOutput:
     def words_timed(self, ends: Sequence[WordEnd]) -> None:
         """Where words of the last text end in its audio, which follows."""
         if self._gate_open and not self._override.active and not self._filler.saying:
+            self._continues = False
             self._transcript.words_timed(ends)
 
     def audio_done(self) -> None:
@@ -169,6 +179,7 @@ class SpeechOutput:
         """Barge-in: silence the agent. May be repeated. Returns the unplayed milliseconds of an answer it cut off."""
         if self._closed:
             return None
+        self._continues = False
         self._filler.caller_speaks()
         self.replies.caller_speaks()
         self._carrier.send_clear()
@@ -181,6 +192,7 @@ class SpeechOutput:
     def turn_is_final(self, text: str, *, overridden: bool) -> None:
         """The caller's turn is complete. `overridden`: the gateway answers it, with `reply`."""
         self._gate_open = True
+        self._continues = False
         self.replies.turn_is_final(text, overridden=overridden)
         if overridden:
             self._override.begin()
@@ -208,6 +220,7 @@ class SpeechOutput:
 
     def expect_goodbye(self) -> None:
         """Count what the agent says from now on as its goodbye."""
+        self._continues = False
         self._answer_began.clear()
         self._answer_done.clear()
 
@@ -260,6 +273,7 @@ class SpeechOutput:
         """The call is over: nothing more is played."""
         self._filler.call_over()
         self._closed = True
+        self._continues = False
 
     async def _all_played(self) -> None:
         self._carrier.finish_audio()

@@ -129,12 +129,18 @@ class Transcript:
 
     def agent_audio(self, size: int, now: float) -> None:
         """`size` bytes of the current answer are about to be sent, at `now` on the loop's clock."""
-        answer = self._open_answer()
+        answer = self._answer or self._open_answer()
         if answer.sent == 0:
             self._audible_since = now
         answer.sent += size
         self._sent_at = now
-        self.played_until = max(self.played_until, now) + size / BYTES_PER_SECOND
+        begins = self.played_until if self.played_until > now else now
+        self.played_until = begins + size / BYTES_PER_SECOND
+
+    @property
+    def has_word_times(self) -> bool:
+        """Whether the voice reports where the words of the current text end."""
+        return self._answer is not None and self._answer.has_word_times
 
     def word_ends(self, size: int) -> set[int]:
         """Where words end within the next `size` bytes of the current answer, as far as the voice reports it."""

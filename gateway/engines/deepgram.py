@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -90,6 +91,9 @@ class _ProbeOwner:
 class DeepgramSession:
     """One connection to Deepgram."""
 
+    send_audio: Callable[[bytes], None]
+    """Bound to the socket, unless it is recorded: no method of the session stands between the call and the socket."""
+
     def __init__(self, events: EngineEvents) -> None:
         self._events: EngineEvents | None = events
         self._recorder = events.recorder
@@ -102,6 +106,7 @@ class DeepgramSession:
         self._output = AgentAudioOutput(events, DeepgramCodec.name)
         # Agent audio: bound directly, without a method of the session between the socket and the call.
         self.on_binary = self._output.send
+        self.send_audio = _drop
 
     async def start(self, load_settings: LoadSettings, *, welcome_seconds: float) -> None:
         """Send the settings. Raises EngineRefused or EngineUnavailable if the connection is lost first."""
@@ -117,7 +122,7 @@ class DeepgramSession:
     def buffered_bytes(self) -> int:
         return self._socket.buffered_bytes if self._socket is not None else 0
 
-    def send_audio(self, audio: bytes) -> None:
+    def _send_recorded_audio(self, audio: bytes) -> None:
         if self._socket is not None:
             self._socket.send_binary(audio)
             self._recorder.audio_to_engine(audio)
@@ -162,6 +167,7 @@ class DeepgramSession:
 
     def on_open(self, socket: Socket) -> None:
         self._socket = socket
+        self.send_audio = self._send_recorded_audio if self._recorder.wants_frames else socket.send_binary
 
     def on_text(self, data: bytes) -> None:
         events = self._events
@@ -189,6 +195,7 @@ class DeepgramSession:
     def on_closed(self, code: int) -> None:
         """Deepgram's close codes are not documented: the last Error decides whether to connect again."""
         self._socket = None
+        self.send_audio = _drop
         _set(self._welcome)
         for unknown in sorted(self._codec.unknown_types):
             _log.info("engine sent an unknown type", extra={"engine": self._codec.name, "type": unknown})
@@ -201,6 +208,10 @@ class DeepgramSession:
             return EngineUnavailable("the engine closed the connection")
         kind = EngineUnavailable if self._failure.retryable else EngineRefused
         return kind(f"the engine gave up: {self._failure.code or 'no reason given'}")
+
+
+def _drop(audio: bytes) -> None:
+    """There is no connection."""
 
 
 def _set(future: asyncio.Future[None]) -> None:

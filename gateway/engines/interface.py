@@ -214,6 +214,9 @@ EngineEvent = CallerEvent | AgentEvent | SessionEvent
 class EngineRecorder(Protocol):
     """The part of a call's recorder that engine sessions write to. Every method returns at once."""
 
+    @property
+    def wants_frames(self) -> bool: ...
+
     def from_engine(self, frame: bytes) -> None: ...
     def to_engine(self, frame: bytes) -> None: ...
     def audio_from_engine(self, audio: bytes) -> None: ...
@@ -242,22 +245,24 @@ class AgentAudioOutput:
     """Passes agent audio from a session to its call, and records it."""
 
     def __init__(self, events: EngineEvents, engine: str) -> None:
-        self._record = events.recorder.audio_from_engine
+        self._record = events.recorder.audio_from_engine if events.recorder.wants_frames else None
         self._pass_on = events.on_agent_audio
-        self._engine = engine
+        self._added_delay = ADDED_DELAY.labels("to carrier", engine)
         self._chunks = 0
 
     def send(self, audio: bytes) -> None:
         self._chunks += 1
         began = 0.0 if self._chunks % MEASURED_CHUNKS else time.perf_counter()
-        self._record(audio)
+        if self._record is not None:
+            self._record(audio)
         self._pass_on(audio)
         if began:
-            ADDED_DELAY.labels("to carrier", self._engine).observe(time.perf_counter() - began)
+            self._added_delay.observe(time.perf_counter() - began)
 
     def close(self) -> None:
         """Drop all further audio."""
-        self._record = self._pass_on = lambda audio: None
+        self._record = None
+        self._pass_on = lambda audio: None
 
 
 class EngineSession(Protocol):

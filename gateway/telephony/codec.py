@@ -82,7 +82,7 @@ class StreamState(enum.Enum):
     STOPPED = enum.auto()
 
 
-_STREAMING: Final = StreamState.STREAMING
+STREAMING: Final = StreamState.STREAMING
 """A module constant, because enum member lookup for every frame costs as much as three comparisons."""
 
 
@@ -106,8 +106,10 @@ class CarrierCodec(ABC):
         """
         try:
             message = orjson.loads(frame)
-            if message["event"] == "media" and self.state is _STREAMING:
-                return self._plain_audio(message["media"])
+            if message["event"] == "media" and self.state is STREAMING:
+                media = message["media"]
+                if media.get("track", "inbound") == "inbound":
+                    return a2b_base64(media["payload"], strict_mode=True) or None
         except (AttributeError, KeyError, TypeError, ValueError):
             pass  # `receive` reports the problem
         return None
@@ -177,12 +179,6 @@ class CarrierCodec(ABC):
             return []  # the agent's own audio
         return audio_events(self._payload(media))
 
-    def _plain_audio(self, media: Message) -> bytes | None:
-        """The audio, if `_audio` would return exactly that; else None. May raise for wrong types."""
-        if media.get("track", "inbound") != "inbound":
-            return None
-        return a2b_base64(media["payload"], strict_mode=True) or None
-
     def _held_back(self) -> list[CarrierEvent]:
         return []
 
@@ -207,7 +203,7 @@ class CarrierCodec(ABC):
             raise RemoteProtocolError(self.name, "sent audio that is not base64") from None
 
     def _must_stream(self) -> None:
-        if self.state is not _STREAMING:
+        if self.state is not STREAMING:
             raise LocalProtocolError(f"cannot send to {self.name} while {self.state.name.lower()}")
 
 

@@ -11,7 +11,7 @@ from gateway.errors import RemoteProtocolError
 from gateway.logs import BurstLogger
 from gateway.metrics import ADDED_DELAY, WATCHDOG
 from gateway.telephony import codec
-from gateway.telephony.codec import CarrierCodec, StreamStarted, StreamState
+from gateway.telephony.codec import STREAMING, CarrierCodec, StreamStarted, StreamState
 from gateway.websocket.interface import NORMAL, POLICY_VIOLATION, Socket
 
 MAX_HELD_FRAMES: Final = 500
@@ -22,8 +22,6 @@ MAX_FRAMES_BEFORE_START: Final = 10
 
 MEASURED_FRAMES: Final = 50
 """One frame in this many is timed: one per second of audio."""
-
-_STREAMING: Final = StreamState.STREAMING
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +37,9 @@ _TIMEOUTS: Final = MediaTimeouts()
 
 class CarrierRecorder(Protocol):
     """The part of a call's recorder that media streams write to. Every method returns at once."""
+
+    @property
+    def wants_frames(self) -> bool: ...
 
     def from_carrier(self, frame: bytes) -> None: ...
     def to_carrier(self, frame: bytes) -> None: ...
@@ -67,6 +68,10 @@ Admit = Callable[[StreamStarted, "MediaStream"], Awaitable[MediaStreamEvents | N
 """Verifies a `start`. Returns its call, or None if the token is invalid. May have to ask another node."""
 
 
+def _drop(frame: bytes) -> None:
+    """The socket is not open."""
+
+
 class MediaStream:
     """One media stream. Frames before its admission are held back."""
 
@@ -86,6 +91,9 @@ class MediaStream:
         self._timeouts = timeouts
         self._socket: Socket | None = None
         self._call: MediaStreamEvents | None = None
+        self._recorder: CarrierRecorder | None = None
+        self._send: Callable[[bytes], None] = _drop
+        self._added_delay = ADDED_DELAY.labels("to engine", codec.name)
         self._start_timer: asyncio.TimerHandle
         self._admission: asyncio.Task[None] | None = None
         self._held: list[bytes] = []
@@ -103,66 +111,62 @@ class MediaStream:
     # Called by the call
 
     def send_audio(self, audio: bytes) -> None:
-        if self._codec.state is _STREAMING:
+        if self._codec.state is STREAMING:
             for frame in self._codec.send_audio(audio):
                 self._send(frame)
 
     def play_filler(self, audio: bytes) -> None:
         """Play filler audio, in whole frames. Recordings do not contain it."""
-        if self._codec.state is _STREAMING and self._socket is not None:
+        if self._codec.state is STREAMING and self._socket is not None:
             for frame in self._codec.send_audio(audio):
                 self._socket.send_text(frame)
 
     def stop_filler(self) -> None:
-        if self._codec.state is _STREAMING and self._socket is not None:
+        if self._codec.state is STREAMING and self._socket is not None:
             self._socket.send_text(self._codec.send_clear())
 
     def finish_audio(self) -> None:
         """End of an answer: send the remainder that was too short for a frame."""
-        if self._codec.state is _STREAMING:
+        if self._codec.state is STREAMING:
             for frame in self._codec.finish_audio():
                 self._send(frame)
 
     def send_mark(self, name: str) -> None:
-        if self._codec.state is _STREAMING:
+        if self._codec.state is STREAMING:
             self._send(self._codec.send_mark(name))
 
     def send_clear(self) -> None:
-        if self._codec.state is _STREAMING:
+        if self._codec.state is STREAMING:
             self._send(self._codec.send_clear())
 
     def close(self, code: int = NORMAL) -> None:
         if self._socket is not None:
             self._socket.close(code)
 
-    def _send(self, frame: bytes) -> None:
-        if self._socket is not None:
+    def _send_recorded(self, frame: bytes) -> None:
+        if self._socket is not None and self._recorder is not None:
             self._socket.send_text(frame)
-            if self._call is not None:
-                self._call.recorder.to_carrier(frame)
+            self._recorder.to_carrier(frame)
 
     # Called by the socket
 
     def on_open(self, socket: Socket) -> None:
         self._socket = socket
+        self._send = socket.send_text
         self._start_timer = asyncio.get_running_loop().call_later(self._timeouts.start, self._no_start)
 
     def on_text(self, data: bytes) -> None:
         self._frames += 1
-        if self._frames % MEASURED_FRAMES:
-            self._receive(data)
-            return
-        began = time.perf_counter()
-        self._receive(data)
-        ADDED_DELAY.labels("to engine", self.carrier).observe(time.perf_counter() - began)
-
-    def _receive(self, data: bytes) -> None:
+        began = 0.0 if self._frames % MEASURED_FRAMES else time.perf_counter()
         call = self._call
         if call is None or (audio := self._codec.receive_audio(data)) is None:
             self._receive_other(data)
             return
-        call.recorder.from_carrier(data)
+        if self._recorder is not None:
+            self._recorder.from_carrier(data)
         call.on_caller_audio(audio)
+        if began:
+            self._added_delay.observe(time.perf_counter() - began)
 
     def _receive_other(self, data: bytes) -> None:
         if self._admission is not None:
@@ -179,8 +183,8 @@ class MediaStream:
         except RemoteProtocolError as error:
             self._protocol_error(error)
             return
-        if self._call is not None:
-            self._call.recorder.from_carrier(data)
+        if self._recorder is not None:
+            self._recorder.from_carrier(data)
         for event in events:
             self._deliver(event)
 
@@ -190,6 +194,7 @@ class MediaStream:
     def on_closed(self, code: int) -> None:
         self._start_timer.cancel()
         self._socket = None
+        self._send = _drop
         if self._admission is None:
             self._end_stream()
 
@@ -197,7 +202,7 @@ class MediaStream:
         call, was_stopped = self._call, self._codec.state is StreamState.STOPPED
         for event in self._codec.end():
             self._deliver(event)
-        self._call = None
+        self._call = self._recorder = None
         if call is not None and not was_stopped:
             call.on_stream_lost()
         self._gone(self)
@@ -233,7 +238,10 @@ class MediaStream:
         if self._call is None:
             self.close(POLICY_VIOLATION)
         else:
+            recorder = self._call.recorder
+            self._recorder = recorder if recorder.wants_frames else None
             if self._socket is not None:
+                self._send = self._socket.send_text if self._recorder is None else self._send_recorded
                 self._socket.trust()
             for data in held:
                 self.on_text(data)

@@ -11,6 +11,7 @@ import orjson
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE, alaw_to_mulaw
 from gateway.errors import RemoteProtocolError
 from gateway.telephony.codec import (
+    STREAMING,
     CarrierCodec,
     CarrierEvent,
     Message,
@@ -51,6 +52,21 @@ class TelnyxCodec(CarrierCodec):
         self._next_chunk = 1
         self._early: dict[int, bytes] = {}
         self._remainder = b""
+
+    def receive_audio(self, frame: bytes | str) -> bytes | None:
+        """None also for audio that is not mu-law or not in order."""
+        try:
+            message = orjson.loads(frame)
+            if message["event"] == "media" and self.state is STREAMING and not self._alaw:
+                media = message["media"]
+                is_next = not self._early and _chunk_number(media.get("chunk")) == self._next_chunk
+                if is_next and media.get("track", "inbound") == "inbound":
+                    audio = a2b_base64(media["payload"], strict_mode=True)
+                    self._next_chunk += bool(audio)
+                    return audio or None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            pass  # `receive` reports the problem
+        return None
 
     def send_audio(self, audio: bytes) -> list[bytes]:
         self._must_stream()
@@ -106,14 +122,6 @@ class TelnyxCodec(CarrierCodec):
             events += audio_events(self._early.pop(self._next_chunk))
             self._next_chunk += 1
         return events
-
-    def _plain_audio(self, media: Message) -> bytes | None:
-        is_next = _chunk_number(media.get("chunk")) == self._next_chunk and not self._early
-        if self._alaw or not is_next or media.get("track", "inbound") != "inbound":
-            return None
-        audio = a2b_base64(media["payload"], strict_mode=True)
-        self._next_chunk += bool(audio)
-        return audio or None
 
     def _held_back(self) -> list[CarrierEvent]:
         held = [self._early[chunk] for chunk in sorted(self._early)]

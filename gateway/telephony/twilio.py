@@ -1,7 +1,7 @@
 """Twilio: the Media Streams protocol, TwiML, and the fields of its webhooks."""
 
 import re
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import orjson
 
-from gateway.telephony.codec import CarrierCodec, Message, StreamStarted, plain_value, text_parameters
+from gateway.telephony.codec import STREAMING, CarrierCodec, Message, StreamStarted, plain_value, text_parameters
 from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.phone_numbers import Attestation
 
@@ -35,8 +35,9 @@ class TwilioCodec(CarrierCodec):
         self._stream_id = b'""'
 
     def send_audio(self, audio: bytes) -> list[bytes]:
-        self._must_stream()
-        return [self._media_prefix + b64encode(audio) + b'"}}']
+        if self.state is not STREAMING:  # without a call for each frame
+            self._must_stream()
+        return [self._media_prefix + b2a_base64(audio, newline=False) + b'"}}']
 
     def send_mark(self, name: str) -> bytes:
         self._must_stream()

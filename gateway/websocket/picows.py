@@ -1,6 +1,7 @@
 """WebSockets on picows, which parses frames in C: the default for media and engine connections."""
 
 import asyncio
+import functools
 import logging
 import ssl
 from collections.abc import Callable, Mapping
@@ -59,20 +60,14 @@ class PicowsSocket(WSListener):
         self.is_trusted = False
         self._stranger_bytes = self._stranger_frames = 0
         # Attributes, so that the state costs nothing per frame.
+        self.send_text: Callable[[bytes], None] = _ignore
+        self.send_binary: Callable[[bytes], None] = _ignore
         self._on_text: Callable[[bytes], None] = self._stranger_text
         self._on_binary: Callable[[bytes], None] = self._stranger_binary
         if is_trusted:
             self.trust()
 
     # Called by the owner
-
-    def send_text(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.send(_TEXT, data)
-
-    def send_binary(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.send(_BINARY, data)
 
     def close(self, code: int = NORMAL) -> None:
         if self._transport is not None and not self._is_closed:
@@ -97,6 +92,8 @@ class PicowsSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        self.send_text = functools.partial(transport.send, _TEXT)
+        self.send_binary = functools.partial(transport.send, _BINARY)
         transport.underlying_transport.set_write_buffer_limits(high=MAX_OUTGOING_BYTES)
         self._owner.on_open(self)
 
@@ -123,7 +120,8 @@ class PicowsSocket(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
-        self._on_text = self._on_binary = _ignore  # no reference to itself: garbage waits until no call is live
+        # No reference to itself remains: garbage waits until no call is live.
+        self.send_text = self.send_binary = self._on_text = self._on_binary = _ignore
         self._owner.on_closed(self._close_code)
 
     def pause_writing(self) -> None:
@@ -189,7 +187,7 @@ class PicowsSocket(WSListener):
 
 
 def _ignore(data: bytes) -> None:
-    """What a peer sends after the close is not delivered."""
+    """What comes from or goes to a peer after the close is dropped."""
 
 
 async def connect(

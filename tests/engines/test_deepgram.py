@@ -68,6 +68,8 @@ class FakeDeepgramServer:
 
 
 class FakeRecorder:
+    wants_frames = True
+
     def __init__(self) -> None:
         self.lines: list[tuple[str, bytes]] = []
 

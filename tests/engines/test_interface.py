@@ -32,7 +32,7 @@ def test_engine_names_itself_in_health(engine: VoiceEngine) -> None:
 @pytest.mark.parametrize("session", SESSIONS)
 def test_session_takes_every_command(session: type[EngineSession]) -> None:
     commands = {name for name in vars(EngineSession) if not name.startswith("_")}
-    assert commands <= set(dir(session))
+    assert commands <= {*dir(session), *session.__annotations__}
     assert {"send_audio", "say", "update_instructions", "truncate", "answer_tool", "close"} <= commands
 
 

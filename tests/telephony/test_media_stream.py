@@ -37,6 +37,7 @@ class FakeCall:
     """Records events in order; is its own recorder."""
 
     name = "call-1"
+    wants_frames = True
 
     def __init__(self):
         self.events = []

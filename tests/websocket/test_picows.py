@@ -36,9 +36,12 @@ class FakeTransport:
     """picows's transport, and asyncio's below it."""
 
     def __init__(self):
-        self.close_codes = []
+        self.close_codes, self.sent = [], []
         self.is_close_frame_sent = False
         self.underlying_transport = self
+
+    def send(self, kind, data):
+        self.sent.append((kind, data))
 
     def set_write_buffer_limits(self, high):
         pass
@@ -93,7 +96,10 @@ def test_new_message_drops_an_unfinished_one(opened):
 
 def test_closed_socket_sends_nothing(opened):
     _, socket, transport = opened
+    socket.send_text(b"in time")
     socket.on_ws_disconnected(transport)
     socket.send_text(b"late")
+    socket.send_binary(b"late")
     socket.close()
+    assert transport.sent == [(WSMsgType.TEXT, b"in time")]
     assert (socket.buffered_bytes, transport.close_codes) == (0, [])
