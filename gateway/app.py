@@ -335,7 +335,8 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     levels = LevelMeters(sharing.levels, node=cluster.node, nodes=lambda: [node["node"] for node in cluster.nodes])
     log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=sharing.shares_disk)
     stack.callback(log.close)
-    tracer = await stack.enter_async_context(traces.traced(settings))
+    models = traces.traced_models(config.agents, config.agent_llms)
+    tracer = await stack.enter_async_context(traces.traced(settings, models))
     webhooks = _webhooks(config, stores.memory, http, shares_store=sharing.shares_disk or bool(settings.database_url))
 
     def listener(event: Mapping[str, Any]) -> None:

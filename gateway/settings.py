@@ -272,6 +272,8 @@ class Settings(BaseModel):
     """Where gateway.toml and prompts are looked for."""
     agent_keys: Mapping[str, Secret] = {}
     """The variables that agents' tables name, with `api_key_env` or as `env:NAME`, as far as they are set."""
+    otel: Mapping[str, str] = Field({}, repr=False)
+    """The variables OTEL_*, which OpenTelemetry's SDK reads itself. Their headers may hold a key."""
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -312,7 +314,8 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
     given = {name.lower(): texts[name].strip() for name in NAMES if texts.get(name, "").strip()}
     keys = {name: Secret(texts[name]) for name in _named_keys(agents.values()) if texts.get(name)}
     try:
-        settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys)
+        otel = {name: value for name, value in texts.items() if name.startswith("OTEL_")}
+        settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys, otel=otel)
     except ValidationError as error:
         name, problem = first_problem(error)
         raise SettingsError(f"{name.upper()}{problem}") from None

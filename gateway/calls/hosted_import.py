@@ -17,7 +17,7 @@ from gateway.errors import LlmRefused, LlmUnavailable, RemoteProtocolError, Stor
 from gateway.finalization.document import redact_turns
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
-from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.steps import FinalizationSteps, Step
 from gateway.session import VoiceSession
 from gateway.telephony.elevenlabs import PLATFORM, ElevenLabsApi, ListedConversation
 
@@ -103,10 +103,11 @@ class ImportFinalizer:
             except LlmRefused:
                 return
 
-    async def _until_done(self, step: Callable[[FinalizationJob], Awaitable[None]], job: FinalizationJob) -> None:
+    async def _until_done(self, step: Step, job: FinalizationJob) -> None:
         for pause in (*_PAUSES, None):
             try:
-                return await step(job)
+                await step(job)
+                return
             except LlmUnavailable as error:
                 if pause is None:
                     return

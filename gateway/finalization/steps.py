@@ -66,6 +66,10 @@ class CallMemory:
         self.state = CallerStateStore(store)
 
 
+Step = Callable[[FinalizationJob], Awaitable[bool | None]]
+"""Part of post-call processing. Returns False if there was nothing to do."""
+
+
 @dataclass(frozen=True)
 class FinalizationSteps:
     """`is_erased`: whether a call's caller was erased since it began."""
@@ -112,10 +116,11 @@ class FinalizationSteps:
             job.archived, job.superseded = written, not written
             await self.jobs.save(job)
 
-    async def save_state(self, job: FinalizationJob) -> None:
-        """What the agent's functions keep of the caller."""
+    async def save_state(self, job: FinalizationJob) -> bool:
+        """What the agent's functions keep of the caller. Returns whether there is anything."""
         session = job.session
-        if session.trust and (values := listed(session.state, self._rules(session).state_keys)):
+        values = listed(session.state, self._rules(session).state_keys) if session.trust else {}
+        if values:
             await self.memory.state.save(
                 session.agent,
                 session.caller,
@@ -124,41 +129,45 @@ class FinalizationSteps:
                 now=session.ended_at or session.started_at,
                 trust=session.trust,
             )
+        return bool(values)
 
-    async def write_document(self, job: FinalizationJob) -> None:
+    async def write_document(self, job: FinalizationJob) -> bool:
         """
         Summary and document in our own store. By a language model, or by rules if none answers in time.
 
         A call without trust has none: later calls would read it. Its transcript is archived. Nor has a mailbox that got
-        no message.
+        no message. Returns whether one was written.
         """
         if not job.session.leaves_document:
-            return
+            return False
         if job.summary is None:
             job.summary = await self._summarize(job.session, self.summarizer.write)
             if await self.is_cancelled(job):  # that took a while
-                return
+                return False
             await self.jobs.save(job)
-        if not job.document_id:
+        is_new = not job.document_id
+        if is_new:
             new = self.document(job.session, job.summary)
             document = await self.memory.documents.create(new)
             if job.version and document.content != new.content:  # written when less was known of the call
                 document = await self.memory.documents.replace(document.id, new.content, title=new.title)
             job.document_id, job.version = document.id, job.version + 1
             await self.jobs.save(job)
+        return is_new
 
     async def summarize(self, session: VoiceSession) -> CallSummary:
         """A summary by the language model, or by rules if none is configured. Raises LlmError."""
         has_llm = self.summarizer.has_llm(session.agent)
         return await self._summarize(session, self.summarizer.ask if has_llm else self.summarizer.write)
 
-    async def learn_facts(self, job: FinalizationJob) -> None:
-        """The caller's facts. Those of a better summary replace them."""
+    async def learn_facts(self, job: FinalizationJob) -> bool:
+        """The caller's facts. Those of a better summary replace them. Returns whether there are any."""
         if job.summary is not None:
             session, silence = job.session, self._rules(job.session).new_person_after
             who = speakers(session.turns, silence=silence, known_name=session.known_name)
             now = session.ended_at or session.started_at
             await self.memory.facts.learn(session, job.summary.caller_facts, now, speakers=who)
+        return job.summary is not None and bool(job.summary.caller_facts)
 
     async def note_topics(self, job: FinalizationJob) -> None:
         """The topics that continue over calls. Those of a better summary replace them."""
@@ -217,10 +226,10 @@ class FinalizationSteps:
         """Whether the remote store lacks this document or its newest version."""
         return self.remem is not None and job.remote_version < job.version
 
-    async def send_remote(self, job: FinalizationJob) -> None:
-        """The document in the remote store, once. Raises StoreUnavailable or StoreRefused."""
+    async def send_remote(self, job: FinalizationJob) -> bool:
+        """The document in the remote store, once. Returns whether it was due. Raises StoreError."""
         if self.remem is None or job.summary is None or not self.remote_due(job):
-            return
+            return False
         new, version = self.document(job.session, job.summary, with_facts=True), job.version
         if job.remote_version == 0 and job.remote_sent:
             # The answer to an earlier attempt was lost. Its document may not be indexed yet, or still be on its way
@@ -233,7 +242,7 @@ class FinalizationSteps:
                 job.remote_id, job.remote_version = found, 1
                 await self.jobs.save(job)
                 if not self.remote_due(job):
-                    return
+                    return True
         if job.remote_version == 0:
             was_sent = job.remote_sent
             job.remote_sent, job.remote_checked = True, False
@@ -249,6 +258,7 @@ class FinalizationSteps:
             job.remote_id = await self.remem.replace(job.remote_id, new, timeout=REMOTE_TIMEOUT)
         job.remote_version = version
         await self.jobs.save(job)
+        return True
 
     async def _summarize(self, session: VoiceSession, write: Callable[..., Awaitable[CallSummary]]) -> CallSummary:
         """

@@ -30,7 +30,7 @@ from gateway.errors import (
 from gateway.finalization.document import redact_turns
 from gateway.finalization.job import FinalizationJob, JobQueue, JobState, QueueStatus
 from gateway.finalization.job_table import HANDED_OVER, JobTable
-from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.steps import FinalizationSteps, Step
 from gateway.finalization.webhooks import CALL_ENDED
 from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.logs import CallLogger
@@ -55,8 +55,6 @@ STEPS: Final = {
 """The steps that are published as live events, by their names there."""
 
 _log = logging.getLogger(__name__)
-
-Step = Callable[[FinalizationJob], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -454,16 +452,16 @@ class _JobRunner:
         name = STEPS.get(step.__name__, step.__name__.strip("_"))
         logged, attempts = "", 0
 
-        def publish(state: str, **reason: str) -> None:
+        def publish(state: str, **fields: str | bool) -> None:
             if step.__name__ in STEPS:
-                self.events.publish("step", step=name, state=state, **reason)
+                self.events.publish("step", step=name, state=state, **fields)
 
         while True:
             try:
                 if not is_last and await self.steps.is_cancelled(self.job):
                     return
-                await step(self.job)
-                return publish("done")
+                ran = await step(self.job)
+                return publish("done", **({"ran": False} if ran is False else {}))
             except DocumentNotFound:
                 return self.log.info("document was deleted before the step", extra={"step": name})
             except (StoreRefused, LlmRefused) as error:

@@ -81,6 +81,7 @@ class Upstream(Protocol):
     """A language model that answers for an agent."""
 
     name: str
+    model: str
 
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
         """

@@ -19,11 +19,13 @@ PROTOBUF = "application/x-protobuf"
 
 
 class FakeCollector:
-    """Received spans in order; `url` is the base URL."""
+    """Received spans in order, and headers and resource of the last request; `url` is the base URL."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.bodies: list[bytes] = []
+        self.headers: dict[str, str] = {}
+        self.resource: dict[str, str] = {}
         self.url = ""
 
     @contextlib.asynccontextmanager
@@ -39,5 +41,7 @@ class FakeCollector:
         body = await request.body()
         self.bodies.append(body)
         sent = ExportTraceServiceRequest.FromString(body)
+        self.headers = dict(request.headers)
+        self.resource = {one.key: one.value.string_value for one in sent.resource_spans[0].resource.attributes}
         self.spans += [span for one in sent.resource_spans for scope in one.scope_spans for span in scope.spans]
         return Response(ExportTraceServiceResponse().SerializeToString(), media_type=PROTOBUF)
