@@ -314,7 +314,7 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
     given = {name.lower(): texts[name].strip() for name in NAMES if texts.get(name, "").strip()}
     keys = {name: Secret(texts[name]) for name in _named_keys(agents.values()) if texts.get(name)}
     try:
-        otel = {name: value for name, value in texts.items() if name.startswith("OTEL_")}
+        otel = {name: value for name, value in texts.items() if name.startswith("OTEL_") and value}
         settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys, otel=otel)
     except ValidationError as error:
         name, problem = first_problem(error)

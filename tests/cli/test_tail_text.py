@@ -24,6 +24,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "engine_lost": {"reason": "closed"},
     "engine_back": {},
     "media_lost": {"reason": "media stream lost"},
+    "voicemail": {"state": "left"},
     "error": {"what": "call failed", "reason": "KeyError"},
     "hangup": {"reason": "caller hung up", "seconds": 67.0, "turns": 3},
     "step": {"step": "document", "state": "waits", "reason": "no answer"},
