@@ -9,6 +9,7 @@ import certifi
 import pytest
 from hypothesis import settings
 
+from tests.forked_runs import ForkedRuns
 from tests.memory.stores import Ground, PostgresGround, SqliteGround
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.stage import Stage, make_carrier, staged
@@ -27,9 +28,15 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     return {"virtual": VirtualTimeLoop} if is_virtual else {"real": asyncio.new_event_loop}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # Not `addoption`, which leaves lower-case letters to pytest itself.
+    group = parser.getgroup("processes")
+    group._addoption("-n", type=int, default=0, metavar="N", help="run the tests in N processes (default: in this one)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """
-    Use a CA bundle with a single certificate.
+    Start processes for `-n`, and use a CA bundle with a single certificate.
 
     A gateway loads the bundle for HTTPS when it starts, which takes half of the CPU of a start. Tests stay on loopback.
     """
@@ -38,41 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     bundle.write_text(f"{first}{end}\n")
     config.add_cleanup(lambda: shutil.rmtree(bundle.parent))
     os.environ["SSL_CERT_FILE"] = str(bundle)
-
-
-SEVERAL_PROCESSES = ("test_cluster.py", "test_workers.py")
-"""Tests that start several gateways each."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """
-    Distribute tests one by one (`--dist loadgroup`), but keep those that share a fixture on one worker.
-
-    Session fixtures are shared too: a server or a model that only a few tests need is started on one worker. PostgreSQL
-    is the exception: it has so many tests that each worker runs its own server.
-
-    Tests that start several processes are spread among the others: side by side they would wait for each other, and
-    at the end most workers would have nothing left to do.
-    """
-    if hasattr(config, "workerinput"):
-        heavy = [item for item in items if item.path.name in SEVERAL_PROCESSES]
-        others = [item for item in items if item.path.name not in SEVERAL_PROCESSES]
-        distance = len(others) * 2 // 3 // max(len(heavy), 1)
-        for number, item in enumerate(heavy):
-            others.insert(number * (distance + 1), item)
-        items[:] = others
-    for item in items:
-        if group := _fixture_group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _fixture_group(item: pytest.Item) -> str:
-    definitions = [found[-1] for found in item._fixtureinfo.name2fixturedefs.values()]
-    if any(definition.scope == "module" for definition in definitions):
-        return item.nodeid.partition("::")[0]
-    own = (definition for definition in definitions if definition.func.__module__.startswith("tests."))
-    return next((one.argname for one in own if one.scope == "session" and one.argname != "postgres"), "")
+    if count := config.getoption("-n"):
+        config.pluginmanager.register(ForkedRuns(count))
 
 
 @pytest.fixture(scope="session")

@@ -872,7 +872,7 @@ def test_telnyx_signature_matches_vector():
 # Telnyx's SDK takes seconds to import, so only the process that runs these tests does it.
 
 
-@pytest.mark.xdist_group("telnyx-sdk")
+@pytest.mark.one_process("telnyx-sdk")
 def test_telnyx_knows_official_parameters_and_values():
     from telnyx.types import CallDialParams
     from telnyx.types import calls as commands
@@ -909,7 +909,7 @@ async def test_every_telnyx_webhook_is_signed(telnyx_pair):
     assert len(gateway.requests) == 6
 
 
-@pytest.mark.xdist_group("telnyx-sdk")
+@pytest.mark.one_process("telnyx-sdk")
 async def test_telnyx_events_fit_official_types(telnyx_pair):
     from telnyx import types
 
