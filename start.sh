@@ -24,13 +24,16 @@ case "$settings" in *"
 OTEL_EXPORTER_OTLP_ENDPOINT="[![:space:]]*) extras="$extras --extra otel" ;; esac
 case " $*" in *" --workers"*) extras="$extras --extra workers" ;; esac
 # The engine that runs on this machine: by choice, or without a key for the one in the cloud.
-case "$settings" in
-    *"
-VOICE_ENGINE=local"*) extras="$extras --extra local" ;;
-    *"
-DEEPGRAM_API_KEY="[![:space:]]*) ;;
-    *) extras="$extras --extra local" ;;
-esac
+local=yes
+case "$settings" in *"
+DEEPGRAM_API_KEY="[![:space:]]*) local=no ;; esac
+while read -r line; do
+    case "$line" in VOICE_ENGINE=*local* | engine*=*\"local\"*) local=yes ;; esac
+done <<EOF
+$settings
+$(cat gateway.toml 2>/dev/null || true)
+EOF
+[ $local = no ] || extras="$extras --extra local"
 # shellcheck disable=SC2086  # words
 scripts/install --no-dev $extras
 [ $# -gt 0 ] || set -- serve

@@ -19,6 +19,7 @@ from gateway.memory.access import TrustPolicy, read_trust
 from gateway.memory.identity import RepeatCallerSettings
 from gateway.settings import first_problem, is_url, read_table
 from gateway.telephony.phone_numbers import e164, transfer_target
+from gateway.text.turn_taking import lost_connection_text
 from gateway.tools.remote_settings import RemoteToolSettings, read_tools
 
 DEFAULT_AGENT: Final = "maya"
@@ -437,6 +438,7 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
         "prompt": f"prompts/{name}.md",
         "greeting": f"Hello, this is {name.capitalize()}. How can I help you?",
         "engine_thinks": "think" in table or "brain" not in table,
+        "sorry": lost_connection_text(str(table.get("language", "en"))),
         **table,
     }
     if "voice" in given:

@@ -432,6 +432,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         metrics.LOOP_LAG: lambda: manager.loop_lag,
         metrics.REDIS_AWAY: lambda: sharing.cluster.is_away,
         metrics.DATABASE_AWAY: lambda: resources.store.is_away,
+        **{metrics.ENGINE_FAILING.labels(name): one.is_failing for name, one in config.engines.engines.items()},
     }
     stack.enter_context(metrics.gauges(gauges))
     await manager.recover(ended=await finalizer.resume())
@@ -480,7 +481,7 @@ async def _call_factory(
     )
     stack.push_async_callback(agent_llm.close, config.agent_llms)
     return CallFactory(
-        {name: EngineConfig(engines[0], timeouts.engine) for name, engines in config.engines.by_agent.items()},
+        {name: EngineConfig(engines, timeouts.engine) for name, engines in config.engines.by_agent.items()},
         agent_llms,
         await _tool_loader(config, resources, memory, stack),
         memory or NoMemoryServices(),

@@ -64,8 +64,10 @@ def _counter(name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
     return Counter(PREFIX + name, meaning, labels, registry=REGISTRY)
 
 
-def _gauge(name: str, meaning: str, over_workers: Literal["livesum", "livemax"] = "livesum") -> Gauge:
-    return Gauge(PREFIX + name, meaning, registry=REGISTRY, multiprocess_mode=over_workers)
+def _gauge(
+    name: str, meaning: str, over_workers: Literal["livesum", "livemax"] = "livesum", labels: Sequence[str] = ()
+) -> Gauge:
+    return Gauge(PREFIX + name, meaning, labels, registry=REGISTRY, multiprocess_mode=over_workers)
 
 
 def _histogram(name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = SECONDS) -> Histogram:
@@ -105,6 +107,10 @@ MEMORY_LOAD: Final = _histogram(
     "memory_load_seconds", "from the incoming call to the caller's memory being loaded", ["outcome"]
 )
 ENGINE_LOSSES: Final = _counter("engine_losses_total", "connections to the voice engine that were lost", ["engine"])
+ENGINE_FAILING: Final = _gauge("engine_failing", "1 while calls avoid this voice engine", "livemax", ["engine"])
+ENGINE_FAILOVERS: Final = _counter(
+    "engine_failovers_total", "times a voice engine took over from another one", ["engine", "successor"]
+)
 FUNCTIONS: Final = _counter("functions_total", "functions that agents have called", ["outcome"])
 ENDING_SECONDS: Final = _histogram(
     "ending_seconds", "from the end of a call to its document", buckets=(0.5, 1, 2, 5, 10, 30, 60, 600, 3600)

@@ -93,6 +93,7 @@ LOCAL = [
     "#DEEPGRAM_API_KEY=abc\n",
     "MY_DEEPGRAM_API_KEY=abc\n",
     "DEEPGRAM_API_KEY=abc\nVOICE_ENGINE=local\n",
+    "DEEPGRAM_API_KEY=abc\nVOICE_ENGINE=deepgram,local\n",
 ]
 
 
@@ -102,6 +103,13 @@ def test_local_engine_comes_along_without_a_key_or_by_choice(clone, line):
     started = clone.start("--help")
     assert clone.asked_to_install()[0].endswith("--extra local")
     assert "130 MB of it are the voice engine that needs no account" in started.stderr
+
+
+def test_local_engine_comes_along_for_an_agent(clone):
+    (clone.folder / ".env").write_text("DEEPGRAM_API_KEY=abc\n")
+    (clone.folder / "gateway.toml").write_text('[agents.sam]\nengine = ["deepgram", "local"]\n')
+    clone.start("--help")
+    assert clone.asked_to_install()[0].endswith("--extra local")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from gateway.calls.recorder import CallRecorder
 from gateway.calls.silence import SilenceStep, SilenceTimer
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
 from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript
-from gateway.calls.turn_latency import TurnLatencyTracker, observe
+from gateway.calls.turn_latency import TurnLatency, TurnLatencyTracker, observe
 from gateway.calls.voicemail import MailboxHandler, VoicemailTimeouts
 from gateway.engines.interface import (
     AgentAudioDone,
@@ -123,8 +123,7 @@ class Call:
         self.name = call_name(session.id)
         self.recorder = records.recorder
         self.monitor = CallMonitor()
-        observe_turn = functools.partial(observe, engine.engine.name)
-        self.latency = TurnLatencyTracker(observe_turn, on_answer=records.events.first_audio_sent)
+        self.latency = TurnLatencyTracker(self._observe_turn, on_answer=records.events.first_audio_sent)
         self.on_over: Callable[[], None] = lambda: None
         """Called at once when the call is over; completing the session then takes a while."""
         self.ran_end_function = False
@@ -242,7 +241,7 @@ class Call:
             else:
                 self._check_silence(now)
         self._speech.tick(now)
-        self._engine.tick(now)
+        self._engine.tick(now, tool_runs=self._tools.is_busy)
 
     def _check_silence(self, now: float) -> None:
         """Ask a silent caller whether they are there; hang up if they are not."""
@@ -357,6 +356,7 @@ class Call:
                 self._tools.cancel(call_ids)
                 self._end.withdraw(call_ids)
             case SettingsApplied():
+                self.session.engine = self._engine.name
                 self._caller_speaking = False
                 self._speech.new_session()
                 self._mailbox.new_session()
@@ -376,6 +376,9 @@ class Call:
                 self._events.publish("error", what="engine failed", reason=code)
             case _:
                 pass  # acknowledgements, which change nothing in the conversation
+
+    def _observe_turn(self, timing: TurnLatency) -> None:
+        observe(self._engine.name, timing)
 
     def _silence_agent(self) -> None:
         if (unheard_ms := self._speech.interrupt()) is not None:

@@ -154,7 +154,7 @@ class CallFactory:
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
         engine = self.engines[call.agent.name]
-        session.engine = engine.engine.name
+        session.engine = engine.engines[0].name
         self.open_log(session, call)
         asks = call.agent.consent.require and session.consent is Consent.NONE
         if asks and session.turns:  # asked on an earlier stream, which ended before an answer

@@ -2,24 +2,35 @@
 The call's connection to its voice engine, with reconnect and buffering.
 
 Audio that arrives while no session is ready is buffered; pauses of the carrier are filled with silence; a lost session
-is replaced by one with the conversation so far and no second greeting, a limited number of times.
+is replaced by one with the conversation so far and no second greeting, a limited number of times. A call with several
+engines goes on with the next one (`engines/failover.py`).
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
+from gateway.audio import BYTES_PER_SECOND, FRAME_MS, SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import wait_for_event
-from gateway.engines.interface import AgentSettings, EngineEvent, EngineSession, NoEngine, SettingsApplied, VoiceEngine
+from gateway.calls.turn_audio import TurnAudio
+from gateway.engines.failover import EngineChain, GuardedEngine
+from gateway.engines.interface import (
+    AgentSettings,
+    EngineEvent,
+    EngineSession,
+    InjectionRefused,
+    LoadSettings,
+    NoEngine,
+    SettingsApplied,
+)
 from gateway.errors import EngineError, EngineUnavailable
 from gateway.history.live_events import CallEvents
-from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
+from gateway.metrics import ENGINE_FAILOVERS, ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 
 STALLED_BYTES: Final = 4 * 1024 * 1024
 """Unsent data at which a peer counts as no longer reading."""
@@ -35,6 +46,12 @@ class EngineTimeouts:
     """For the engine to apply its settings."""
     answer: float = 20.0
     """An engine that reports nothing for this long after the caller's turn no longer answers."""
+    failover_connect: float = 3.0
+    """For the connection, while another engine could take over."""
+    failover_settings: float = 3.0
+    """As `settings`, while another engine could take over."""
+    failover_answer: float = 8.0
+    """As `answer`, while another engine could take over; also from the settings to the greeting, and for `say`."""
     silence_after: float = 0.2
     """A longer pause of the carrier is filled with silence: engines detect the end of a turn from the audio."""
     retry_pauses: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 3.0)
@@ -47,18 +64,20 @@ class EngineTimeouts:
     """Audio kept until the first session is ready: the caller's first words."""
     reconnect_audio: float = 1.0
     """Audio kept while a session is replaced; an answer to anything older would come too late."""
+    failover_audio: float = 30.0
+    """The same for another engine: also what the lost one had received and not turned into text."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The voice engine of a call, and how long the call waits for it."""
+    """The voice engines of an agent's calls in order of preference, and how long a call waits for them."""
 
-    engine: VoiceEngine
+    engines: Sequence[GuardedEngine]
     timeouts: EngineTimeouts = EngineTimeouts()
 
     @property
     def is_set_up(self) -> bool:
-        return not isinstance(self.engine, NoEngine)
+        return not isinstance(self.engines[0].engine, NoEngine)
 
 
 class EngineListener(Protocol):
@@ -87,7 +106,8 @@ class EngineConnection:
     ) -> None:
         """`sorry` is said when the conversation goes on after a loss; with `resumed` already by the first session."""
         self._call = call
-        self._engine = config.engine
+        self._chain = EngineChain(config.engines)
+        self._has_several = len(config.engines) > 1
         self._timeouts = config.timeouts
         self._agent_context = agent_context
         self._call_events = call_events
@@ -100,6 +120,14 @@ class EngineConnection:
         self._sorry_due = resumed
         self._unsaid: list[str] = []
         self._settings_outdated = False
+        self._greets = False
+        """Whether the session begins with the greeting."""
+        self._hurried = False
+        """Whether another engine could take over, so that this one gets less time."""
+        self._turn_audio = TurnAudio(
+            longest=_frames(config.timeouts.failover_audio), before_speech=_frames(config.timeouts.reconnect_audio)
+        )
+        """With several engines: what the next one gets."""
         self._filled_at = self.heard_at = self._received_at = self._away_since = self._loop.time()
         self._flushed = asyncio.Event()
         self._lost: asyncio.Future[EngineError]
@@ -107,45 +135,57 @@ class EngineConnection:
         self.ready = False
         """Whether the session takes audio."""
         self.answer_due_since: float | None = None
-        """When the caller finished a turn that the agent has not begun to answer."""
+        """When the caller finished a turn that the agent has not begun to answer, or the agent was to say something."""
         # Audio, bound directly: no method of this class stands between session and call.
         self.on_agent_audio = call.on_agent_audio
         self.send_audio: Callable[[bytes], None] = self._buffer
         """Caller audio: to the session, or into the buffer until one is ready. The call sets `heard_at` with it."""
-
-    @property
-    def name(self) -> str:
-        return self._engine.name
+        self.name = config.engines[0].name
+        """The engine that was ready last."""
 
     @property
     def recorder(self) -> CallRecorder:
         return self._call.recorder
 
     async def run(self) -> None:
-        """Keep a session open until cancelled. Raises EngineRefused, or EngineUnavailable when retries are used up."""
+        """Keep a session open until cancelled. Raises the last EngineError when every engine is given up."""
         pauses = list(self._timeouts.retry_pauses)
         while True:
             tried_at = self._loop.time()
+            engine = self._chain.next(tried_at)
             try:
-                await self._run_session()
-            except EngineUnavailable as error:
+                await self._run_session(engine)
+            except EngineError as error:
                 now = self._loop.time()
                 if now - tried_at > self._timeouts.steady:
                     pauses = list(self._timeouts.retry_pauses)
-                if not pauses or now - self._away_since > self._timeouts.retry:
+                    self._chain.start_over()
+                    engine.worked()
+                is_avoided = self._chain.failed(error, now)
+                if is_avoided and self._has_several:
+                    fields = {"engine": engine.name, "reason": str(error), "seconds": round(engine.retry_at - now)}
+                    self._log.warning("engine failed, calls avoid it", extra=fields)
+                is_exhausted = self._chain.is_exhausted
+                if self._chain.all_refused or (is_exhausted and not pauses):
                     raise
-                self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
-                self._call_events.publish("engine_lost", reason=str(error))
-                ENGINE_LOSSES.labels(self._engine.name).inc()
-                await asyncio.sleep(pauses.pop(0))
+                if now - self._away_since > self._timeouts.retry:
+                    raise
+                self._log.warning("engine lost, connecting again", extra={"engine": engine.name, "reason": str(error)})
+                self._call_events.publish("engine_lost", engine=engine.name, reason=str(error))
+                ENGINE_LOSSES.labels(engine.name).inc()
+                if is_exhausted:
+                    await asyncio.sleep(pauses.pop(0))
+                    self._chain.start_over()
 
-    async def _run_session(self) -> None:
+    async def _run_session(self, engine: GuardedEngine) -> None:
         """One session, from handshake to loss. Always raises."""
         started = self._loop.time()
+        self._hurried = self._chain.has_alternative(started)
 
         async def load_settings() -> AgentSettings:
             waited = self._loop.time() - started
-            settings = await self._agent_context.load_settings(self._timeouts.memory - waited)
+            settings = self._adapted(await self._agent_context.load_settings(self._timeouts.memory - waited))
+            self._greets = bool(settings.greeting)
             self._settings_outdated = False
             if not self._was_ready:
                 self.recorder.note("memory", self._agent_context.recorded_memory)
@@ -158,31 +198,65 @@ class EngineConnection:
         self._lost = self._loop.create_future()
         deadline: asyncio.TimerHandle | None = None
         try:
-            self.session = await self._engine.connect(load_settings, self)
-            deadline = self._loop.call_later(self._timeouts.settings, self._check_ready)
+            self.session = await self._connect(engine, load_settings)
+            seconds = self._timeouts.failover_settings if self._hurried else self._timeouts.settings
+            deadline = self._loop.call_later(seconds, self._check_ready, seconds)
             raise await self._lost
+        except asyncio.CancelledError:  # the call is over
+            if self.ready:
+                engine.worked()
+            raise
         finally:
             if deadline is not None:
                 deadline.cancel()
             if self.ready:
                 self._away_since = self._loop.time()
+                self._early.extendleft(reversed([*self._turn_audio]))
+                self._early_bytes = sum(map(len, self._early))
             session, self.session, self.ready = self.session, None, False
             self.send_audio = self._buffer
             if session is not None:
                 session.close()
 
-    def _check_ready(self) -> None:
+    async def _connect(self, engine: GuardedEngine, load_settings: LoadSettings) -> EngineSession:
+        seconds = self._timeouts.failover_connect
+        try:
+            async with asyncio.timeout(seconds if self._hurried else None):
+                return await engine.engine.connect(load_settings, self)
+        except TimeoutError:
+            raise EngineUnavailable(f"the engine did not connect within {seconds:.0f} s") from None
+
+    def _adapted(self, settings: AgentSettings) -> AgentSettings:
+        """For the present engine: one with a language model uses its own, unless the agent names one."""
+        if settings.llm is not None and self._chain.current.engine.has_llm and not settings.agent.brain:
+            return replace(settings, llm=None)
+        return settings
+
+    def _check_ready(self, seconds: float) -> None:
         if not self.ready:
-            seconds = self._timeouts.settings
             self.on_engine_closed(EngineUnavailable(f"the engine did not apply its settings within {seconds:.0f} s"))
 
     # From the session
 
     def on_engine_event(self, event: EngineEvent) -> None:
         self._received_at = self._loop.time()
+        match event:
+            case SettingsApplied():
+                self._engine_is_ready(self._chain.current)
+            case InjectionRefused():  # the caller or the agent speaks
+                self.answer_due_since = None
+        self._turn_audio.observe(event)
         self._call.on_engine_event(event)
         if isinstance(event, SettingsApplied):
             self._start_audio()
+
+    def _engine_is_ready(self, engine: GuardedEngine) -> None:
+        if engine.connected() and self._has_several:
+            self._log.info("engine works again", extra={"engine": engine.name})
+        if engine.name != self.name:
+            ENGINE_FAILOVERS.labels(self.name, engine.name).inc()
+            self._log.info("another engine took over", extra={"engine": engine.name, "instead_of": self.name})
+            self.name = engine.name
 
     def on_engine_closed(self, error: EngineError) -> None:
         """The session is lost; only the first error counts."""
@@ -195,16 +269,22 @@ class EngineConnection:
         if self.session is None or self.ready:
             return
         self.ready = True
+        self._turn_audio.new_session()
+        send_audio = self._send_and_keep if self._has_several else self.session.send_audio
         while self._early:
-            self.session.send_audio(self._early.popleft())
+            send_audio(self._early.popleft())
+        self._turn_audio.replayed()
         self._early_bytes = 0
-        self.send_audio = self.session.send_audio
+        self.send_audio = send_audio
         self._flushed.set()
         self._filled_at = max(self.heard_at, self._loop.time() - self._timeouts.silence_after)
         if self._was_ready:
-            self._call_events.publish("engine_back")
-        if self._sorry_due:
+            self._call_events.publish("engine_back", engine=self.name)
+        says_sorry = self._sorry_due and not self._greets  # a caller who was not greeted has missed nothing
+        if says_sorry:
             self.session.say(self._sorry)
+        if says_sorry or self._greets:
+            self._expect_speech()
         self._was_ready = self._sorry_due = True
         while self._unsaid:
             self.session.say(self._unsaid.pop(0))
@@ -217,10 +297,18 @@ class EngineConnection:
     def _buffer(self, audio: bytes) -> None:
         """Keep the newest seconds."""
         seconds = self._timeouts.reconnect_audio if self._was_ready else self._timeouts.early_audio
+        if self._has_several:
+            seconds = self._timeouts.failover_audio
         self._early.append(audio)
         self._early_bytes += len(audio)
         while self._early_bytes > seconds * BYTES_PER_SECOND:
             self._early_bytes -= len(self._early.popleft())
+
+    def _send_and_keep(self, audio: bytes) -> None:
+        """Send audio, and keep it for another engine."""
+        if self.session is not None:
+            self.session.send_audio(audio)
+            self._turn_audio.append(audio)
 
     async def flush(self, seconds: float) -> bool:
         """Wait up to `seconds` for buffered audio to reach the engine. Returns whether it is connected."""
@@ -233,14 +321,20 @@ class EngineConnection:
         """Have the agent say this: now, or when a session is ready. `interrupt`: instead of its current answer."""
         if self.ready and self.session is not None:
             self.session.say(text, interrupt=interrupt)
+            self._expect_speech()
         else:
             self._unsaid.append(text)
+
+    def _expect_speech(self) -> None:
+        """With several engines: one that does not say what it has to say is replaced."""
+        if self._has_several and self.answer_due_since is None:
+            self.answer_due_since = self._loop.time()
 
     def replace_settings(self) -> None:
         """Replace the agent's instructions and functions by the current ones."""
         self._settings_outdated = not self.ready
         if self.ready and self.session is not None:
-            self.session.replace_settings(self._agent_context.settings())
+            self.session.replace_settings(self._adapted(self._agent_context.settings()))
 
     def send_late_memory(self) -> None:
         """Add memory to the instructions that was loaded, or allowed, after the settings had left."""
@@ -259,17 +353,24 @@ class EngineConnection:
         if self.session is not None:
             self.session.end_user_turn()
 
-    def tick(self, now: float) -> None:
-        """Called a few times a second: fill a carrier's pause, and drop a session that no longer works."""
+    def tick(self, now: float, *, tool_runs: bool = False) -> None:
+        """
+        Called a few times a second: fill a carrier's pause, and drop a session that no longer works.
+
+        `tool_runs`: the engine waits for a tool's result.
+        """
         if self.session is None:
             return
+        if tool_runs:
+            self._received_at = now
+        answer = self._timeouts.failover_answer if self._hurried else self._timeouts.answer
         if self.session.buffered_bytes > STALLED_BYTES:
             WATCHDOG.labels("engine stopped reading").inc()
             self._log.warning("engine stopped reading")
             self.on_engine_closed(EngineUnavailable("the engine stopped reading"))
-        elif (due := self.answer_due_since) is not None and now - max(due, self._received_at) > self._timeouts.answer:
+        elif (due := self.answer_due_since) is not None and now - max(due, self._received_at) > answer:
             WATCHDOG.labels("engine stopped answering").inc()
-            self._log.warning("engine stopped answering", extra={"seconds": self._timeouts.answer})
+            self._log.warning("engine stopped answering", extra={"seconds": answer})
             self.answer_due_since = None
             self.on_engine_closed(EngineUnavailable("the engine stopped answering"))
         elif self.ready and now - self.heard_at > self._timeouts.silence_after:
@@ -278,3 +379,7 @@ class EngineConnection:
             for _ in range(frames):
                 self.session.send_silence(SILENCE_FRAME)
             self._filled_at += frames * len(SILENCE_FRAME) / BYTES_PER_SECOND
+
+
+def _frames(seconds: float) -> int:
+    return round(seconds * 1000 / FRAME_MS)

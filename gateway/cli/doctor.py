@@ -312,13 +312,13 @@ async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
         engines = make_engines(settings, agents, picows.connect, ENGINES).engines
     except GatewayError as error:
         return [_wrong("engine", str(error))]
-    for name, engine in engines.items():
+    for name, one in engines.items():
         check = "engine" if len(engines) == 1 else f"engine {name}"
         try:
-            found.append(_ok(check, await engine.probe()))
+            found.append(_ok(check, await one.engine.probe()))
         except GatewayError as error:
             found.append(_wrong(check, str(error)))
-    if isinstance(engines.get("local"), CascadeEngine):
+    if "local" in engines and isinstance(engines["local"].engine, CascadeEngine):
         config = SpeechConfig.read(settings.local_recogniser, settings.local_voice)
         for name, url in {"LOCAL_RECOGNISER": config.recogniser, "LOCAL_VOICE": config.voice}.items():
             if is_url(url, ("http", "https")):

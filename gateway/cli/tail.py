@@ -174,9 +174,9 @@ def _described(event: Event) -> tuple[str, str, str]:
             result, style = ("returned", "blue") if event["ok"] else ("failed", "red")
             return "function", f"{event['function']} {result} after {milliseconds(event['seconds'])}", style
         case "engine_lost":
-            return "engine", f"lost: {event['reason']}", "yellow"
+            return "engine", f"{event.get('engine', 'engine')} lost: {event['reason']}", "yellow"
         case "engine_back":
-            return "engine", "reconnected", "green"
+            return "engine", f"{event.get('engine', 'engine')} is connected", "green"
         case "media_lost":
             return "media", event["reason"], "yellow"
         case "voicemail":

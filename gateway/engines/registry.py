@@ -15,6 +15,7 @@ from typing import Any, Final
 from gateway.agents import Agent
 from gateway.engines.cascade import CascadeEngine
 from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
+from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import NoEngine, VoiceEngine
 from gateway.engines.local import LocalSpeech
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
@@ -32,30 +33,32 @@ MakeEngine = Callable[[Settings, Connector], VoiceEngine]
 class EngineDirectory:
     """The engines in use, and those of each agent in order of preference."""
 
-    engines: Mapping[str, VoiceEngine]
+    engines: Mapping[str, GuardedEngine]
     """By name: those that VOICE_ENGINE or an agent names, and no others."""
-    by_agent: Mapping[str, tuple[VoiceEngine, ...]]
+    by_agent: Mapping[str, tuple[GuardedEngine, ...]]
     """By the agent's name."""
 
     @property
     def is_ready(self) -> bool:
         """Whether each agent has an engine that has started."""
-        return all(any(engine.is_ready for engine in engines) for engines in self.by_agent.values())
+        return all(any(one.engine.is_ready for one in engines) for engines in self.by_agent.values())
 
     def has_llm(self, agent: str) -> bool:
         """Whether the agent needs no language model of its own."""
-        return all(engine.has_llm for engine in self.by_agent[agent])
+        return all(one.engine.has_llm for one in self.by_agent[agent])
 
     def health(self) -> dict[str, Any]:
-        """Fields for /health."""
-        [first, *others] = (engine.health() for engine in self.engines.values())
-        return {**first, **({"engines": [first, *others]} if others else {})}
+        """Fields for /health: the first engine's and, if there are several, the state of each."""
+        now = asyncio.get_running_loop().time()
+        first, *others = self.engines.values()
+        states = {name: one.engine.health() | one.health(now) for name, one in self.engines.items()} if others else {}
+        return {**first.engine.health(), **({"engines": states} if states else {})}
 
     async def run(self) -> None:
         """Background work of all engines, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for engine in self.engines.values():
-                group.create_task(engine.run(), name=engine.name)
+            for one in self.engines.values():
+                group.create_task(one.engine.run(), name=one.name)
 
 
 def make_engines(
@@ -66,9 +69,9 @@ def make_engines(
 
     Raises SettingsError for an engine that is unknown or not set up, with the setting that names it.
     """
-    made: dict[str, VoiceEngine] = {}
+    made: dict[str, GuardedEngine] = {}
 
-    def make(name: str, where: str) -> VoiceEngine:
+    def make(name: str, where: str) -> GuardedEngine:
         if name not in makers:
             raise SettingsError(f"{where} is {name!r}; use one of: {', '.join(sorted(makers))}")
         if not settings.has_engine_key(name):
@@ -76,9 +79,9 @@ def make_engines(
         if name == "local" and not is_installed("local"):
             if where:
                 raise SettingsError(f"{where} is local but its packages are missing; run: {how_to_install('local')}")
-            return made.setdefault(name, NoEngine())
+            return made.setdefault(name, GuardedEngine(NoEngine()))
         if name not in made:
-            made[name] = makers[name](settings, connect)
+            made[name] = GuardedEngine(makers[name](settings, connect))
         return made[name]
 
     by_agent = {}

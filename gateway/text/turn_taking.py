@@ -1,4 +1,4 @@
-"""Words that take part in turn-taking, by language: what is said to a silent caller. No state, no clock."""
+"""Words that take part in turn-taking, by language: said to a silent caller, or after a lost connection. No state."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,6 +12,12 @@ def silence_texts(language: str) -> Mapping[str, str]:
     """The question to a silent caller (`ask`), and the goodbye before the hangup (`goodbye`)."""
     texts: Mapping[str, str] = _table(language)["silence"]
     return texts
+
+
+def lost_connection_text(language: str) -> str:
+    """Said when the conversation goes on after a lost connection."""
+    text: str = _table(language)["connection"]["lost"]
+    return text
 
 
 def _table(language: str) -> Mapping[str, Any]:

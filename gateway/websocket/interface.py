@@ -21,7 +21,7 @@ POLICY_VIOLATION: Final = 1008
 TOO_BIG: Final = 1009
 NO_STATUS: Final = 1005
 """Never on the wire: the peer closed without a code."""
-PING_SECONDS: Final = 10.0
+PING_SECONDS: Final = 4.0
 """A client socket sends a ping after this much silence and waits as long for the pong."""
 ABNORMAL: Final = 1006
 """Never on the wire: `on_closed` reports it when the connection broke without a close frame."""

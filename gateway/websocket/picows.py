@@ -204,7 +204,7 @@ async def connect(
                 websocket_handshake_timeout=timeout,
                 max_redirects=0,
                 ssl_context=tls_context() if url.startswith("wss:") else None,
-                enable_auto_ping=True,  # detects a dead peer within 20 s
+                enable_auto_ping=True,  # detects a dead peer within 8 s
                 auto_ping_idle_timeout=PING_SECONDS,
                 auto_ping_reply_timeout=PING_SECONDS,
                 enable_auto_pong=False,  # the socket answers pings itself

@@ -205,7 +205,7 @@ class _ClientSocket(PortableSocket):
         self._timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._check_alive)
 
     def _check_alive(self) -> None:
-        """Ping a silent peer; disconnect if the ping stays unanswered. Detects a dead peer within 20 s."""
+        """Ping a silent peer; disconnect if the ping stays unanswered. Detects a dead peer within 8 s."""
         if self._protocol.state is not OPEN:
             return
         if self._is_alive:

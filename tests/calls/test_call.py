@@ -13,6 +13,7 @@ from gateway.calls.call import ANSWERED_ALREADY, Call, CallAgent, LiveCallTimeou
 from gateway.calls.call_end import TIME_IS_UP
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineTimeouts
 from gateway.calls.speech_output import APOLOGY_TEXT
+from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import (
     AgentAudioDone,
     AgentSaid,
@@ -76,7 +77,7 @@ class Line:
             CallAgent(agent, tools, None),
             self.stream,
             self.leg,
-            EngineConfig(self.engine, EngineTimeouts(retry_pauses=pauses)),
+            EngineConfig([GuardedEngine(self.engine)], EngineTimeouts(retry_pauses=pauses)),
             self.access,
             self.records,
             timeouts,

@@ -12,6 +12,7 @@ from gateway.calls.call_table import ManagedCall
 from gateway.calls.engine_connection import EngineConfig
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
 from gateway.cluster.node import SingleNode
+from gateway.engines.failover import GuardedEngine
 from gateway.history.live_events import EventPublisher
 from gateway.memory.access import NoMemory
 from gateway.session import Consent, Speaker, Turn
@@ -65,7 +66,7 @@ class Llms:
 
 def factory(log=None, recordings=None):
     memory = Memory(log) if log is not None else NoMemoryServices()
-    engines = {"maya": EngineConfig(FakeVoiceEngine())}
+    engines = {"maya": EngineConfig([GuardedEngine(FakeVoiceEngine())])}
     return CallFactory(
         engines, Llms(), Tools(), memory, RecordingDirectory(recordings), EventPublisher(), LiveCallTimeouts()
     )

@@ -14,6 +14,7 @@ from gateway.audio import SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection, EngineTimeouts
 from gateway.calls.recorder import NoRecorder
+from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import (
     AgentSettings,
     EngineEvent,
@@ -74,6 +75,7 @@ class FakeEngine:
     """Opens sessions that are ready at once; or not, or refuses to."""
 
     name = "fake"
+    has_llm = True
 
     def __init__(self) -> None:
         self.sessions: list[FakeSession] = []
@@ -141,7 +143,7 @@ class Stage:
         self.engine, self.context, self.call = FakeEngine(), FakeContext(), FakeCall()
         self.connection = EngineConnection(
             self.call,
-            EngineConfig(cast(VoiceEngine, self.engine), timeouts),
+            EngineConfig([GuardedEngine(cast(VoiceEngine, self.engine))], timeouts),
             cast(AgentContext, self.context),
             EventPublisher().call("", "", "", "", kept=False),
             logging.LoggerAdapter(logging.getLogger(__name__)),

@@ -39,8 +39,8 @@ def directory(*agents: Agent, **fields: Any) -> EngineDirectory:
 
 
 def made(**fields: Any) -> Any:
-    [engine] = directory(**fields).by_agent["maya"]
-    return engine
+    [guarded] = directory(**fields).by_agent["maya"]
+    return guarded.engine
 
 
 def test_deepgram_where_its_key_is_set() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.text.turn_taking import silence_texts
+from gateway.text.turn_taking import lost_connection_text, silence_texts
 
 
 @pytest.mark.parametrize("language", ["en", "de", "es", "fr"])
@@ -13,3 +13,8 @@ def test_every_language_has_a_question_and_a_goodbye(language):
 def test_unknown_language_is_treated_as_english():
     assert silence_texts("nl")["ask"] == "Are you still there?"
     assert silence_texts("de-AT")["ask"] == "Sind Sie noch da?"
+
+
+def test_every_language_excuses_a_lost_connection():
+    assert len({lost_connection_text(language) for language in ("en", "de", "es", "fr")}) == 4
+    assert lost_connection_text("nl") == "Sorry, I lost you for a second."
