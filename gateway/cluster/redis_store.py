@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -81,30 +81,32 @@ C = TypeVar("C", bound=Client)
 
 
 def foreign_errors(
-    method: Callable[Concatenate[C, P], Awaitable[T]],
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
     """
     Translate Redis' errors, without their text: it may contain the address with its password.
 
     After a lost connection the idle ones of the pool are dead as well; each would cost its user a failure.
 
-    A cancellation is never lost. The client sends inside `asyncio.wait_for`, which before Python 3.12 ignores one that
-    comes just when it is done; an endless loop would go on.
+    The work is a task of its own, so that a cancellation, and thus a time-out, ends the wait at once. The client sends
+    inside `asyncio.wait_for`, which before Python 3.12 ignores a cancellation that comes just when it is done: it would
+    go on to wait for an answer, for ANSWER_SECONDS.
     """
+    abandoned: set[asyncio.Task[T]] = set()  # the loop alone would not keep them
 
     @wraps(method)
     async def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        task = asyncio.current_task()
-        cancelled_before = task.cancelling() if task is not None else 0
-        failure: Exception | None = None
+        work = asyncio.get_running_loop().create_task(method(self, *args, **kwargs))
         try:
-            answer = await method(self, *args, **kwargs)
+            return await asyncio.shield(work)
         except (RedisError, OSError, TimeoutError) as error:
             failure = error
-        if task is not None and task.cancelling() > cancelled_before:
-            raise asyncio.CancelledError
-        if failure is None:
-            return answer
+        finally:
+            if not work.done():
+                work.cancel()
+                abandoned.add(work)
+                work.add_done_callback(abandoned.discard)
+                work.add_done_callback(lambda task: task.cancelled() or task.exception())  # so that it is not reported
         if not isinstance(failure, ResponseError):
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 await self._client.connection_pool.disconnect(inuse_connections=False)

@@ -1,6 +1,7 @@
 """The shared store in a real Redis; the in-memory one of other tests has to behave the same."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.cluster.redis_store import RedisStore, connect
+from gateway.cluster.redis_store import RedisStore, connect, foreign_errors
 from gateway.cluster.store import SharedStore
 from gateway.errors import SharedStoreUnavailable
 from tests.cluster.shared_stores import StoreServer, store_server
@@ -297,6 +298,30 @@ async def test_writer_can_be_cancelled_at_any_moment(shared_store: SharedStore) 
         writer.cancel()
         await asyncio.wait({writer}, timeout=60)
         assert writer.cancelled()
+
+
+class Stubborn:
+    """Its work ignores one cancellation, as redis-py does at times before Python 3.12."""
+
+    _client = None
+
+    @foreign_errors
+    async def get(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(2)
+        await asyncio.sleep(2)
+        raise ConnectionError
+
+
+@pytest.mark.virtual_time
+async def test_time_out_ends_the_wait_at_once() -> None:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.03):
+            await Stubborn().get()
+    assert clock() - began < 0.05
+    await asyncio.sleep(5)  # its late failure is nobody's
 
 
 # Limits
