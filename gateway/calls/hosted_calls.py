@@ -56,7 +56,7 @@ class PreparedCall:
 class HostedTimeouts:
     """All in seconds."""
 
-    memory: float = 0.1
+    memory: float = 0.08
     """How long an answer waits for memory."""
     store: float = 0.03
     """How long it waits for what another node may have answered."""

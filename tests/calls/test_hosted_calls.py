@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,11 +10,13 @@ from gateway.agents import AgentDirectory
 from gateway.calls.call_factory import NoMemoryServices
 from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.memory.loader import MemoryLoader
 from gateway.session import EndReason, Speaker, TrustLevel, Turn
 from gateway.settings import Secret
 from gateway.telephony.hosted import HostedConversation
 from gateway.telephony.phone_numbers import AllowList, Attestation
 from tests.fakes.finalizer import FakeFinalizer
+from tests.memory.test_loader import SlowRecall, past_call
 
 CALLER = "+12025550143"
 
@@ -74,11 +77,14 @@ def calls(tmp_path, store, finalizer):
     return hosted(tmp_path, store, finalizer)
 
 
-def hosted(folder, store, finalizer, memory=Remembers, allowed=(CALLER, "*")):
+QUICK = HostedTimeouts(store=0.05, token=0.05, stored=0.2)
+
+
+def hosted(folder, store, finalizer, memory=Remembers, allowed=(CALLER, "*"), timeouts=QUICK):
     (folder / "p.md").write_text("{{memory}}")
     tables = {"maya": {"prompt": "p.md", "elevenlabs_agent": "agent_1"}}
     agents = AgentDirectory(tables, folder)
-    token, timeouts = Secret("admin-token-of-the-tests"), HostedTimeouts(store=0.05, token=0.05, stored=0.2)
+    token = Secret("admin-token-of-the-tests")
     return HostedCalls(agents, AllowList(frozenset(allowed)), memory(), finalizer, store, token, timeouts)
 
 
@@ -223,3 +229,56 @@ async def test_state_waits_for_a_report_that_is_stored(calls, finalizer):
     finalizer.failure = None
     assert await calls.finish("elevenlabs", reported())
     assert finalizer.submitted[0].state == {"booked": "Monday"}
+
+
+# The answer before a call does not wait
+
+
+class Memory(Remembers):
+    """Memory in a store of our own, which answers, and a remote one."""
+
+    def __init__(self, recall):
+        super().__init__()
+        self._recall = recall
+
+    def source(self, agent, access):
+        return SimpleNamespace(load=lambda caller: MemoryLoader(self._recall, agent="maya", caller=caller, limit=3))
+
+
+class MoodyRecall(SlowRecall):
+    """`mood`: how the stores answer."""
+
+    def __init__(self, mood):
+        super().__init__()
+        self.mood = mood
+
+    async def own_calls(self, agent, caller):
+        if self.mood == "all silent":
+            await asyncio.Event().wait()
+        return [past_call("own", context="Likes tea.")]
+
+    async def remote_calls(self, agent, caller):
+        match self.mood:
+            case "slow":
+                await asyncio.sleep(5)
+            case "refused":
+                raise StoreUnavailable("refused")
+            case _:
+                await asyncio.Event().wait()
+        return [past_call("remote")]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("shared", ["quick", "silent", "refused"])
+@pytest.mark.parametrize("mood", ["silent", "slow", "refused", "all silent"])
+async def test_answer_comes_in_150_ms_whatever_the_stores_do(tmp_path, store, finalizer, mood, shared):
+    store.hangs, store.fails = shared == "silent", shared == "refused"
+    recall = MoodyRecall(mood)
+    calls = hosted(tmp_path, store, finalizer, memory=lambda: Memory(recall), timeouts=HostedTimeouts())
+    clock = asyncio.get_running_loop().time
+    for key in ("CA1", ""):  # with and without an id by which a repeated question is recognized
+        began = clock()
+        call = await calls.prepare(calls.agent("agent_1"), key, CALLER, Attestation.FULL)
+        assert clock() - began <= 0.15
+        assert ("Likes tea." in call.memory) == (mood != "all silent")
+        assert call.token
