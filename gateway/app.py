@@ -95,7 +95,7 @@ from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.dashboard.token_pages import TokenPages
-from gateway.web.elevenlabs import ElevenLabsEndpoint
+from gateway.web.elevenlabs import ElevenLabsEndpoint, body_limit
 from gateway.web.hosted_agents import HostedAgentsEndpoint
 from gateway.web.login import LoginGuard, SealedParam
 from gateway.web.login_sessions import LoginSessions
@@ -175,7 +175,9 @@ def create_app(
             yield {
                 "media_endpoint": media,
                 "connection_limits": ConnectionLimits(
-                    total=settings.max_connections, per_peer=settings.max_connections_per_peer
+                    total=settings.max_connections,
+                    per_peer=settings.max_connections_per_peer,
+                    body_limit=body_limit,
                 ),
                 "call_manager": services.manager,
                 "close_event_streams": resources.call_events.close,

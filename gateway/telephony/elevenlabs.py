@@ -41,21 +41,38 @@ _UNKNOWN_SOURCES: Final = ("template_preview", "subagent_tool", "unknown")
 _RESERVED: Final = ("system__", "secret__")
 
 
-def check_signature(secret: str, body: bytes, header: str, *, now: float) -> None:
+class SignatureCheck:
     """
-    Verify `ElevenLabs-Signature: t=<unix seconds>,v0=<hex>` over the raw body (ElevenLabs docs, "Webhooks").
+    Verifies `ElevenLabs-Signature: t=<unix seconds>,v0=<hex>` over the raw body (ElevenLabs docs, "Webhooks").
 
-    Raises SignatureRejected. Not the SDK's check: that fails on blanks, and with ValueError on a bad time.
+    The body may come in pieces. The constructor, for a bad time, and `finish` raise SignatureRejected. Not the SDK's
+    check: that fails on blanks, and with ValueError on a bad time.
     """
-    parts = [part.strip().partition("=") for part in header.split(",")]
-    times = [value for name, _, value in parts if name == "t"]
-    if len(times) != 1 or not re.fullmatch("[0-9]{1,12}", times[0]):
-        raise SignatureRejected("elevenlabs signature has no time")
-    if not -FUTURE_SECONDS <= now - int(times[0]) <= PAST_SECONDS:
-        raise SignatureRejected("elevenlabs signature is too far from our clock")
-    signed = hmac.new(secret.encode(), times[0].encode() + b"." + body, hashlib.sha256).hexdigest()
-    if not any(hmac.compare_digest(value.encode(), signed.encode()) for name, _, value in parts if name == "v0"):
-        raise SignatureRejected("elevenlabs signature is missing or wrong")
+
+    def __init__(self, secret: str, header: str, *, now: float) -> None:
+        parts = [part.strip().partition("=") for part in header.split(",")]
+        times = [value for name, _, value in parts if name == "t"]
+        if len(times) != 1 or not re.fullmatch("[0-9]{1,12}", times[0]):
+            raise SignatureRejected("elevenlabs signature has no time")
+        if not -FUTURE_SECONDS <= now - int(times[0]) <= PAST_SECONDS:
+            raise SignatureRejected("elevenlabs signature is too far from our clock")
+        self._given = [value.encode() for name, _, value in parts if name == "v0"]
+        self._hmac = hmac.new(secret.encode(), times[0].encode() + b".", hashlib.sha256)
+
+    def update(self, piece: bytes) -> None:
+        self._hmac.update(piece)
+
+    def finish(self) -> None:
+        signed = self._hmac.hexdigest().encode()
+        if not any(hmac.compare_digest(value, signed) for value in self._given):
+            raise SignatureRejected("elevenlabs signature is missing or wrong")
+
+
+def check_signature(secret: str, body: bytes, header: str, *, now: float) -> None:
+    """Raises SignatureRejected."""
+    check = SignatureCheck(secret, header, now=now)
+    check.update(body)
+    check.finish()
 
 
 # The webhook before a call
@@ -89,6 +106,11 @@ def read_post_call(body: bytes) -> tuple[str, Mapping[str, Any]]:
     given = read_object(body, PLATFORM)
     data = given.get("data")
     return str(given.get("type", "")), data if isinstance(data, dict) else {}
+
+
+def is_audio(part: bytes) -> bool:
+    """Whether this is the beginning or end of a message with a recording, too large to be read as a whole."""
+    return re.search(rb'"type"\s*:\s*"post_call_audio"', part) is not None
 
 
 def read_conversation(data: Mapping[str, Any]) -> HostedConversation:

@@ -3,13 +3,15 @@ Agents that ElevenLabs hosts: memory before a call (`/elevenlabs/initiation`), t
 (`/elevenlabs/post-call`), and Twilio calls that are handed to such an agent.
 """
 
+import contextlib
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -25,7 +27,12 @@ from gateway.telephony.phone_numbers import Attestation
 from gateway.web.auth import GuessThrottle
 from gateway.web.hosted_agents import MAX_BODY_BYTES, keep
 from gateway.web.request import read_body
+from gateway.websocket import port_mux
 
+POST_CALL_PATH: Final = "/elevenlabs/post-call"
+SIGNATURE: Final = "elevenlabs-signature"
+MAX_AUDIO_BYTES: Final = 128 * 1024 * 1024
+"""A recording of more than an hour, in base64."""
 REGISTER_SECONDS: Final = 3.0
 
 _log = logging.getLogger(__name__)
@@ -45,7 +52,7 @@ class ElevenLabsEndpoint:
     def routes(self) -> list[Route]:
         return [
             Route("/elevenlabs/initiation", self.initiation, methods=["POST"]),
-            Route("/elevenlabs/post-call", self.post_call, methods=["POST"]),
+            Route(POST_CALL_PATH, self.post_call, methods=["POST"]),
         ]
 
     async def initiation(self, request: Request) -> Response:
@@ -70,11 +77,14 @@ class ElevenLabsEndpoint:
         """A conversation is over."""
         if self.api is None or self.webhook_secret is None:
             raise HTTPException(503, "set ELEVENLABS_API_KEY and ELEVENLABS_WEBHOOK_SECRET")
-        body = await read_body(request, MAX_BODY_BYTES)
         try:
-            header = request.headers.get("elevenlabs-signature", "")
-            elevenlabs.check_signature(self.webhook_secret.reveal(), body, header, now=time.time())
-            kind, data = elevenlabs.read_post_call(body)
+            header = request.headers.get(SIGNATURE, "")
+            check = elevenlabs.SignatureCheck(self.webhook_secret.reveal(), header, now=time.time())
+            body, end = await _read_pieces(request, check.update)
+            check.finish()
+            if end and not (elevenlabs.is_audio(body) or elevenlabs.is_audio(end)):
+                raise HTTPException(413, "body too large")
+            kind, data = elevenlabs.read_post_call(body) if not end else ("", {})
             if kind != elevenlabs.TRANSCRIPTION:
                 return Response(status_code=200)
             conversation = elevenlabs.read_conversation(data)
@@ -112,6 +122,35 @@ class ElevenLabsEndpoint:
             return ""
         self.calls.keep_answer(call_id, prepared, document, conversation_id)
         return document
+
+
+def body_limit(path: bytes, headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """
+    Recordings are large. They are accepted, so that the webhook does not count as failed, and not kept.
+
+    Before the whole body is there only the signature's time can be checked: not who sent it.
+    """
+    if path == POST_CALL_PATH.encode():
+        header = next((value.decode("latin-1") for name, value in headers if name == SIGNATURE.encode()), "")
+        with contextlib.suppress(SignatureRejected):
+            elevenlabs.SignatureCheck("", header, now=time.time())
+            return MAX_AUDIO_BYTES
+    return port_mux.MAX_BODY_BYTES
+
+
+async def _read_pieces(request: Request, on_piece: Callable[[bytes], None]) -> tuple[bytes, bytes]:
+    """The body up to MAX_BODY_BYTES and, if it is longer, its last KB; what is between is passed on only."""
+    body, end = bytearray(), b""
+    try:
+        async for piece in request.stream():
+            on_piece(piece)
+            if not end and len(body) + len(piece) <= MAX_BODY_BYTES:
+                body += piece
+            else:
+                end = (end + piece)[-1024:]
+    except ClientDisconnect:
+        raise HTTPException(400, "incomplete body") from None
+    return bytes(body), end
 
 
 def _client_data(call: PreparedCall) -> dict[str, object]:

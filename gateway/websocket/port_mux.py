@@ -11,7 +11,7 @@ import binascii
 import ipaddress
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import httptools
@@ -31,18 +31,31 @@ MAX_HEADERS: Final = 100
 HEAD_SECONDS: Final = 15.0
 """From the first byte of a request, or from the start of the connection, until its headers are complete."""
 MAX_BODY_BYTES: Final = 2 * 1024 * 1024
-"""Handlers read less: this stops a body that a handler does not read."""
+"""Handlers read less: this stops a body that a handler does not read. `BodyLimit` may allow more."""
 MAX_BODY_PARTS: Final = 1000
-"""Chunks of a chunked body. 256 KB of one-byte chunks, read at once, would hold the loop for 60 ms."""
+"""Chunks of a chunked body, and one more for each KB. 256 KB of one-byte chunks would hold the loop for 60 ms."""
 MAX_UNFINISHED_BYTES: Final = 3 * 1024 * 1024
 """What all unfinished requests together may have sent. Beyond it, the one is closed that sent nothing for longest."""
 BODY_SECONDS: Final = 30.0
+"""For a body, or for each MAX_BODY_BYTES of one that may be larger."""
 MAX_PIPELINED: Final = 4
 """Requests sent ahead on one connection. 256 KB of them, read at once, would hold the loop for 200 ms."""
 
 _UPGRADE_HEADERS: Final = ("host", "sec-websocket-key", "sec-websocket-version")
 
 _log = logging.getLogger(__name__)
+
+
+BodyLimit = Callable[[bytes, Sequence[tuple[bytes, bytes]]], int]
+"""
+How many bytes the body of a request with this path and these headers may have.
+
+Above MAX_BODY_BYTES its handler must read it piece by piece and keep no more than that.
+"""
+
+
+def ordinary_body(path: bytes, headers: Sequence[tuple[bytes, bytes]]) -> int:
+    return MAX_BODY_BYTES
 
 
 class ConnectionLimits:
@@ -52,7 +65,8 @@ class ConnectionLimits:
     For one connection too many, the one is closed that has waited longest for a request. Media sockets do not count.
     """
 
-    def __init__(self, *, total: int, per_peer: int) -> None:
+    def __init__(self, *, total: int, per_peer: int, body_limit: BodyLimit = ordinary_body) -> None:
+        self.body_limit = body_limit
         self._total = total
         self._per_peer = per_peer
         self._peers: dict[PortMux, str] = {}
@@ -133,6 +147,7 @@ class PortMux(HttpToolsProtocol):
         """Runs while a request is expected or incomplete."""
         self._is_in_head = True
         self._unfinished_bytes = self._head_bytes = self._body_parts = 0
+        self._max_body = MAX_BODY_BYTES
         self._unread = b""
         self._waiting_bytes = 0
         self._refusal = 400
@@ -211,13 +226,16 @@ class PortMux(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal)
         else:
+            before = self._unfinished_bytes
             self._unfinished_bytes += len(data)
             if self._is_in_head and self._unfinished_bytes > MAX_HEAD_BYTES:
                 self._refuse(431)
-            elif self._timer is not None and self._unfinished_bytes > MAX_BODY_BYTES:
+            elif self._timer is not None and self._unfinished_bytes > self._max_body:
                 self._refuse(413)
             elif self._timer is not None:
-                self._limits.request_unfinished(self, len(data))
+                self._limits.request_unfinished(self, max(min(len(data), MAX_BODY_BYTES - before), 0))
+                if before // MAX_BODY_BYTES < self._unfinished_bytes // MAX_BODY_BYTES:
+                    self._start_timer(BODY_SECONDS)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -238,12 +256,13 @@ class PortMux(HttpToolsProtocol):
         self._limits.works(self)
         self._is_in_head = False
         self._unfinished_bytes = self._body_parts = 0
+        self._max_body = self._limits.body_limit(self.url.partition(b"?")[0], self.headers)
         self._start_timer(BODY_SECONDS)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._body_parts += 1
-        if self._body_parts > MAX_BODY_PARTS:
+        if self._body_parts > MAX_BODY_PARTS + self._unfinished_bytes // 1024:
             self._refusal = 413
             raise ValueError("too many chunks")
         super().on_body(body)

@@ -282,6 +282,6 @@ class FakeElevenLabs:
         body = json.dumps({"type": kind, "event_timestamp": int(time.time()), "data": data}, indent=1).encode()
         return await self.post(body, signature(body, secret))
 
-    async def post(self, body: bytes, header: str | None) -> httpx.Response:
+    async def post(self, body: bytes | AsyncIterator[bytes], header: str | None) -> httpx.Response:
         headers = {"content-type": "application/json"} | ({"ElevenLabs-Signature": header} if header else {})
         return await self.http.post(f"{self.gateway_url}/elevenlabs/post-call", content=body, headers=headers)

@@ -8,9 +8,12 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.responses import Response
 
+from gateway.web.elevenlabs import MAX_AUDIO_BYTES, body_limit
+from gateway.websocket import port_mux
 from tests.fakes.elevenlabs import (
     AGENT_ID,
     CallDidNotStart,
@@ -199,6 +202,41 @@ async def test_bad_reports_are_refused(stage: Stage, elevenlabs: FakeElevenLabs)
     assert (await elevenlabs.post(b"{", signature(b"{"))).status_code == 400
     assert (await elevenlabs.post(body, signature(body).replace(",", ", "))).status_code == 200
     assert await stage.documents() == []
+
+
+@pytest.mark.parametrize("type_comes_last", [False, True])
+async def test_large_recording_is_read_piece_by_piece(
+    stage: Stage, elevenlabs: FakeElevenLabs, type_comes_last: bool
+) -> None:
+    """Chunked, as ElevenLabs sends it. A large message of another kind, and a wrong signature, are refused."""
+    kind = b'"type": "post_call_audio"'
+    parts = [b'{"data": {"full_audio": "', *[b"A" * 60_000] * 100, b'"}', b", ", kind, b"}"]
+    if not type_comes_last:
+        parts = [b"{", kind, b", ", *[parts[0][1:], *parts[1:-3]], b"}"]
+    body = b"".join(parts)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 5000):
+            yield body[start : start + 5000]
+
+    for header, status in ((signature(body), 200), (signature(body, "wsec_wrong"), 401)):
+        assert (await elevenlabs.post(pieces(), header)).status_code == status
+    other = body.replace(b"post_call_audio", b"post_call_transcription")
+    assert (await elevenlabs.post(other, signature(other))).status_code == 413
+    assert await stage.documents() == []
+
+
+async def test_large_body_needs_a_signature_of_now(stage: Stage, elevenlabs: FakeElevenLabs) -> None:
+    body = b'{"type": "post_call_audio", "x": "' + b"A" * 5_000_000
+    for header in (None, signature(body, at=time.time() - 1900)):
+        try:
+            assert (await elevenlabs.post(body, header)).status_code in (401, 413)
+        except (httpx.WriteError, httpx.ReadError):
+            pass  # the gateway has closed the connection before it was all sent
+    path = b"/elevenlabs/post-call"
+    fresh = [(b"elevenlabs-signature", signature(body).encode())]
+    assert body_limit(path, fresh) == MAX_AUDIO_BYTES
+    assert body_limit(path, []) == body_limit(b"/elevenlabs/initiation", fresh) == port_mux.MAX_BODY_BYTES
 
 
 async def test_other_messages_are_accepted_and_keep_nothing(stage: Stage, elevenlabs: FakeElevenLabs) -> None:

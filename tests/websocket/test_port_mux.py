@@ -455,3 +455,59 @@ async def test_paused_request_stays_paused_after_its_turn():
         mux.data_received(b"G")
     await asyncio.sleep(0)
     assert not transports[-1].is_reading
+
+
+# Bodies that may be large
+
+MANY = 10 * port_mux.MAX_BODY_BYTES
+LARGE = f"POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: {MANY}\r\n\r\n".encode()
+
+
+class Reading:
+    """An application that reads bodies, and counts their bytes."""
+
+    def __init__(self):
+        self.count = 0
+
+    async def __call__(self, scope, receive, send):
+        while (message := await receive())["type"] != "http.disconnect":
+            self.count += len(message.get("body", b""))
+
+
+async def send_large(mux, pieces, pause=0.0):
+    for _ in range(pieces):
+        mux.data_received(bytes(64 * 1024))
+        await asyncio.sleep(pause)
+
+
+@pytest.mark.virtual_time
+async def test_large_body_is_not_counted_as_unfinished():
+    app, limits = Reading(), ConnectionLimits(total=0, per_peer=0, body_limit=lambda path, headers: 2 * MANY)
+    transports = [FakeTransport(), FakeTransport("192.0.2.2")]
+    small, large = (connected(limits, transport, app) for transport in transports)
+    small.data_received(HEAD + b"\r\nhalf")
+    large.data_received(LARGE)
+    await send_large(large, 100)
+    assert app.count == 100 * 64 * 1024 + 4 and not any(transport.aborted for transport in transports)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("pause", "is_cut"), [(0.5, False), (2.0, True)])
+async def test_large_body_must_make_progress(pause, is_cut):
+    """2 MB, which is 32 pieces, in 30 s; for as long as it takes."""
+    limits = ConnectionLimits(total=0, per_peer=0, body_limit=lambda path, headers: 2 * MANY)
+    transport = FakeTransport()
+    mux = connected(limits, transport, Reading())
+    mux.data_received(LARGE)
+    await send_large(mux, 100, pause)
+    assert transport.aborted is is_cut
+
+
+@pytest.mark.virtual_time
+async def test_large_body_has_a_limit_too():
+    limits = ConnectionLimits(total=0, per_peer=0, body_limit=lambda path, headers: 3 * 1024 * 1024)
+    transport = FakeTransport()
+    mux = connected(limits, transport, Reading())
+    mux.data_received(LARGE)
+    await send_large(mux, 49)
+    assert transport.written.startswith(b"HTTP/1.1 413")
