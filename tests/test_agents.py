@@ -154,8 +154,9 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
             {"promt": "x"},
             "unknown key promt; known are brain, consent, elevenlabs_agent, engine, "
             "fields, filler, first_token_seconds, functions, greeting, knowledge, "
-            "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, retell_agent, silence, "
-            "sorry, text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, webhook, webhook_events",
+            "language, listen, memory, no_answer, numbers, one_moment, openai, prompt, redact_brain, retell_agent, "
+            "silence, sorry, text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, webhook, "
+            "webhook_events, xai",
         ),
         ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),

@@ -481,9 +481,8 @@ class Call:
         is_open = self._caller_speaking or self._transcript.awaits_text
         if not is_open and await wait_for_event(self._caller_text, self._timeouts.last_words):
             return
-        if self._caller_speaking:  # perhaps reported only just now
+        if self._caller_speaking or self._transcript.awaits_text:  # perhaps reported only just now
             self._engine.end_user_turn()
-        if self._caller_speaking or self._transcript.awaits_text:
             await wait_for_event(self._caller_text, self._timeouts.open_turn)
 
     def _complete_session(self) -> None:

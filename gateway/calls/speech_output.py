@@ -309,8 +309,9 @@ class ReplyOverride:
         self._audio_first = None
 
     def expect(self, text: str) -> None:
-        """The engine is about to say this reply."""
+        """The engine is about to say this reply: audio until now is not of it."""
         self._text = _words(text)
+        self._audio.clear()
 
     def end(self) -> None:
         """Pass everything on again: the caller goes on, or the engine session is a new one."""
