@@ -360,6 +360,10 @@ class Agent:
     filler: Annotated[FillerSettings | None, BeforeValidator(_filler)] = None
     consent: Annotated[ConsentSettings, BeforeValidator(_consent)] = ConsentSettings()
     """To the recording of its calls."""
+    interrupt: Literal["at_once", "words", "never"] = "at_once"
+    """What stops the agent: a sound of the caller, words, or nothing."""
+    patience: Literal["short", "normal", "long"] = "normal"
+    """How long a pause of the caller may be before it ends their turn."""
     silence: Annotated[SilenceSettings, BeforeValidator(_silence)] = SilenceSettings()
     """What a silent caller is asked, and when the agent hangs up."""
     repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
