@@ -140,12 +140,14 @@ class HostedCalls:
         self._save_token(made)
         return made
 
-    async def _prepare(self, agent: Agent, number: str, attestation: Attestation) -> PreparedCall:
+    async def _prepare(
+        self, agent: Agent, number: str, attestation: Attestation, seconds: float | None = None
+    ) -> PreparedCall:
         number = caller_id(number)
         level = agent.trust.level(attestation, withheld=not number, allow_listed=self._allowed.lists(number))
         access = MemoryAccess(level, caller=identifier(agent.repeat_caller, number))
         access.open(self._memory.source(agent, access))
-        memory, name = await memory_text(agent, access, self._timeouts.memory)
+        memory, name = await memory_text(agent, access, seconds or self._timeouts.memory)
         access.close()
         made = PreparedCall(agent.name, access.caller, number, access.level, memory, name)
         return replace(made, token=secrets.token_urlsafe(24)) if access.caller else made
@@ -259,7 +261,7 @@ class HostedCalls:
         listed = conversation.is_dialled and identity == number and self._allowed.lists(number)
         level = agent.trust.level(Attestation.NONE, withheld=not identity, allow_listed=listed)
         decided = next((call for call in calls if call.caller == identity and call.agent == agent.name), None)
-        known = await self._prepare(agent, number, Attestation.NONE)
+        known = await self._prepare(agent, number, Attestation.NONE, self._timeouts.token)
         return VoiceSession(
             agent=agent.name,
             caller=identity,

@@ -18,11 +18,15 @@ from gateway.finalization.document import redact_turns
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import FinalizationSteps, Step
-from gateway.session import VoiceSession
+from gateway.memory.identity import only_person
+from gateway.memory.recall import Recall, most_trusted
+from gateway.memory.remem_client import NoRemem
+from gateway.session import TrustLevel, VoiceSession
 from gateway.telephony.elevenlabs import PLATFORM, ElevenLabsApi, ListedConversation
 
 AT_ONCE: Final = 4
 """Calls that are summarized at a time. Providers of language models limit requests per minute."""
+_MOST_NAMES: Final = 100
 _PAUSES: Final = (1.0, 5.0, 15.0, 30.0, 60.0)
 """In seconds, between attempts of a step."""
 
@@ -78,6 +82,8 @@ class ImportFinalizer:
             if await steps.is_cancelled(job):
                 return False
             session.turns = await asyncio.to_thread(redact_turns, session.turns)
+            if session.trust >= TrustLevel.NAME:
+                session.known_name = await self._known_name(session)
             # Left by an import that was killed: it may have sent its copy to the remote store.
             job.remote_sent = bool(await steps.memory.documents.by_source_ids([session.id]))
             for step in (
@@ -94,6 +100,14 @@ class ImportFinalizer:
                     await self._clear_away(session.id)
                     return False
             return True
+
+    async def _known_name(self, session: VoiceSession) -> str:
+        """The name of the only person on the number, as calls that are stored already gave it."""
+        memory = self._steps.memory
+        facts = await memory.facts.known(session.agent, session.caller, _MOST_NAMES)
+        calls = await Recall(memory.documents, NoRemem(), _MOST_NAMES).own_calls(session.agent, session.caller)
+        names = [(fact.trust, fact.person) for fact in facts] + [(call.trust, call.caller_name) for call in calls]
+        return only_person(most_trusted(names))
 
     async def _summarize(self, job: FinalizationJob) -> None:
         """By the language model. No caller waits, so it is asked again; rules write the summary if it refuses."""

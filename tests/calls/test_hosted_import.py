@@ -11,7 +11,7 @@ from gateway.calls.hosted_import import ImportFinalizer, NoJobStore
 from gateway.errors import LlmRefused, LlmUnavailable, StoreUnavailable
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.steps import FinalizationSteps
-from gateway.session import Speaker, Turn, VoiceSession
+from gateway.session import Speaker, TrustLevel, Turn, VoiceSession
 from tests.calls.aftermath import START, Aftermath, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem
 
@@ -128,6 +128,23 @@ async def test_erased_caller_stays_erased(aftermath: Aftermath) -> None:
     assert cleared == [session.id] and await aftermath.documents() == []
     assert not await finalizer(aftermath, clear_away=clear_away).finalize(session)
     assert await listed(aftermath, session) == []
+
+
+async def test_imported_call_has_the_name_of_an_earlier_one(aftermath: Aftermath) -> None:
+    def said(*texts: str) -> list[Turn]:
+        return [Turn(Speaker.CALLER, text, START) for text in texts]
+
+    work = finalizer(aftermath)
+    await work.finalize(a_session(turns=said("Hello, my name is Ana Lopez. I ride a red bike.")))
+    later, distrusted = (
+        a_session(turns=said("Is my bike ready?")),
+        a_session(turns=said("Is it?"), trust=TrustLevel.NONE),
+    )
+    for session in (later, distrusted):
+        await work.finalize(session)
+    assert (later.known_name, distrusted.known_name) == ("Ana Lopez", "")
+    [document] = [one for one in await aftermath.documents() if later.id in one.content]
+    assert "**Caller:** Ana Lopez" in document.content
 
 
 async def test_full_disk_is_a_store_error(aftermath: Aftermath) -> None:
