@@ -28,7 +28,6 @@ _PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w+|persona:[\w-]+)\s*\}\}")
 _PERSONA: Final = "persona:"
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}")
 WEBHOOK_EVENTS: Final = ("call.ended", "call.started", "call.transferred", "finalization.failed", "voicemail.left")
-_REALTIME_KEYS: Final = {"voice", "turn_detection", "transcription", "noise_reduction", "session"}
 _CONFIG: Final = ConfigDict(arbitrary_types_allowed=True, str_strip_whitespace=True, extra="forbid")
 
 
@@ -97,28 +96,38 @@ def _brain(value: Any) -> tuple[str | Mapping[str, Any], ...]:
     return tuple(entries)
 
 
-def _realtime(value: Any) -> dict[str, Any]:
-    """Options of an agent for one of the engines that have OpenAI's Realtime protocol."""
-    if not isinstance(value, dict):
-        raise ValueError('must be a table like { voice = "marin", turn_detection = "semantic" }')
-    if unknown := sorted(set(value) - _REALTIME_KEYS):
-        raise ValueError(f": unknown key {unknown[0]}; known are {', '.join(sorted(_REALTIME_KEYS))}")
-    if isinstance(value.get("turn_detection", {}), str) and value["turn_detection"] not in ("semantic", "server"):
-        raise ValueError('.turn_detection must be "semantic", "server" or a table')
-    if not isinstance(value.get("session", {}), dict):
-        raise ValueError(".session must be a table: fields of the session, as the service documents them")
-    return value
-
-
 def _engine(value: Any) -> tuple[str, ...]:
     """The engine's name, or several in order of preference. `gateway.engines.registry` knows which there are."""
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name.strip() for name in names):
-        raise ValueError('must be an engine\'s name, or a list like ["deepgram", "local"]')
-    engines = tuple(dict.fromkeys(name.strip().lower() for name in names))
+    entries = value if isinstance(value, list | tuple) else [value]
+    engines = tuple(dict.fromkeys(map(_engine_name, entries)))
     if "elevenlabs" in engines[1:]:
         raise ValueError(": elevenlabs must be the first of the list; it takes whole calls")
     return engines
+
+
+def _engine_name(entry: Any) -> str:
+    """A table with a recogniser and a voice is named by both, like deepgram/flux-general-en+elevenlabs/VOICE."""
+    if isinstance(entry, Mapping):
+        parts = [entry.get("listen", ""), entry.get("speak", "")]
+        known = {"listen", "think", "speak"}
+        if set(entry) - known or not all(isinstance(part, str) and part.strip() and "+" not in part for part in parts):
+            raise ValueError('needs listen and speak, like listen = "deepgram/flux-general-en", speak = "local"')
+        return "+".join(part.strip() for part in parts)
+    if not isinstance(entry, str) or not entry.strip():
+        raise ValueError('must be an engine\'s name, a table, or a list like ["deepgram", "local"]')
+    return entry.strip() if "+" in entry else entry.strip().lower()
+
+
+def _with_brain(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The table with `think` of its engine as its brain."""
+    engine = table.get("engine", ())
+    entries = engine if isinstance(engine, list) else [engine]
+    thinks = [entry["think"] for entry in entries if isinstance(entry, Mapping) and "think" in entry]
+    if not thinks:
+        return table
+    if "brain" in table or any(think != thinks[0] for think in thinks):
+        raise SettingsError(f"{where}: engine.think is the agent's brain; write it once, or as brain")
+    return {**table, "brain": thinks[0]}
 
 
 def _seconds(value: Any) -> float:
@@ -325,8 +334,6 @@ class Agent:
     speak: Annotated[Mapping[str, Any], BeforeValidator(_speak)] = field(
         default_factory=lambda: {"type": "deepgram", "model": "aura-2-thalia-en"}
     )
-    openai: Annotated[Mapping[str, Any], BeforeValidator(_realtime)] = field(default_factory=dict)
-    xai: Annotated[Mapping[str, Any], BeforeValidator(_realtime)] = field(default_factory=dict)
     engine_thinks: bool = True
     """Whether `think` may answer: always without a brain, and beside one if both are configured."""
     engine: Annotated[tuple[str, ...], BeforeValidator(_engine)] = ()
@@ -360,10 +367,6 @@ class Agent:
     filler: Annotated[FillerSettings | None, BeforeValidator(_filler)] = None
     consent: Annotated[ConsentSettings, BeforeValidator(_consent)] = ConsentSettings()
     """To the recording of its calls."""
-    interrupt: Literal["at_once", "words", "never"] = "at_once"
-    """What stops the agent: a sound of the caller, words, or nothing."""
-    patience: Literal["short", "normal", "long"] = "normal"
-    """How long a pause of the caller may be before it ends their turn."""
     silence: Annotated[SilenceSettings, BeforeValidator(_silence)] = SilenceSettings()
     """What a silent caller is asked, and when the agent hangs up."""
     repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
@@ -377,17 +380,6 @@ class Agent:
     """What the webhook reports of a call, by name."""
     retention_days: Annotated[int | None, BeforeValidator(_days)] = None
     """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
-
-    @property
-    def keyterms(self) -> tuple[str, ...]:
-        """Words that recognisers should expect."""
-        terms = self.listen.get("keyterms", ())
-        return tuple(map(str, terms)) if isinstance(terms, list | tuple) else ()
-
-    @property
-    def realtime(self) -> Mapping[str, Mapping[str, Any]]:
-        """Its options for engines with OpenAI's Realtime protocol, by the engine's name."""
-        return {"openai": self.openai, "xai": self.xai}
 
     @property
     def is_handed_over(self) -> bool:
@@ -464,6 +456,7 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
         raise SettingsError(f"{where}: an agent's name is lower-case letters, digits, - and _")
     if unknown := sorted(set(table) - set(_KEYS)):
         raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(_KEYS)}")
+    table = _with_brain(table, where)
     given: dict[str, Any] = {
         "name": name,
         "prompt": f"prompts/{name}.md",

@@ -95,8 +95,7 @@ class Stage:
 
     url: str
     carrier: Any
-    engine: Any
-    """FakeDeepgram, or FakeRealtime."""
+    engine: FakeDeepgram
     archive_dir: Path
     http: httpx.AsyncClient
 
@@ -172,7 +171,7 @@ async def staged(
     folder: Path,
     carrier: Any,
     *,
-    engine: Any = None,
+    engine: FakeDeepgram | None = None,
     hurries: bool = False,
     connect: Connector = picows.connect,
     timeouts: Timeouts = Timeouts(),
@@ -190,7 +189,8 @@ async def staged(
                     "VOICE_SESSION_ARCHIVE_DIR": str(archive_dir),
                     "PUBLIC_URL": PUBLIC_URL,
                     "ALLOWED_CALLERS": "*",
-                    **engine.settings(),
+                    "DEEPGRAM_API_KEY": "dg-test-key",
+                    "DEEPGRAM_AGENT_URL": engine.url,
                     "GATEWAY_ADMIN_TOKEN": ADMIN,
                     "MEMORY_VECTORS": "false",
                     **carrier.settings(),

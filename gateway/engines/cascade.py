@@ -34,13 +34,13 @@ class CascadeEngine:
 
     def __init__(self, name: str, recogniser: RecogniserService, voice: VoiceService) -> None:
         self.name = name
-        self._recogniser = recogniser
-        self._voice = voice
+        self.recogniser = recogniser
+        self.voice = voice
         self._services = tuple(dict.fromkeys((recogniser, voice)))
 
     async def connect(self, load_settings: engine.LoadSettings, events: EngineEvents) -> engine.EngineSession:
         is_full = any(service.is_full for service in self._services)
-        session = CascadeSession(self.name, self._recogniser.hearing, events)
+        session = CascadeSession(self.name, self.recogniser.hearing, events)
         try:
             recogniser, voice = await self._open_parts(session)
             session.attach(recogniser, voice)
@@ -52,8 +52,8 @@ class CascadeEngine:
 
     async def _open_parts(self, session: SpeechListener) -> tuple[RecogniserStream, VoiceStream]:
         """Both at the same time. Where one fails, the other is closed."""
-        listening = asyncio.ensure_future(self._recogniser.open_recogniser(session))
-        speaking = asyncio.ensure_future(self._voice.open_voice(session))
+        listening = asyncio.ensure_future(self.recogniser.open_recogniser(session))
+        speaking = asyncio.ensure_future(self.voice.open_voice(session))
         try:
             return await asyncio.gather(listening, speaking)
         except BaseException:
@@ -144,6 +144,8 @@ class CascadeSession:
                 self._messages.append({"role": item.role, "content": item.text})
         self._emit(engine.EngineGreeted(self._name))
         self._recorder.to_engine(self._recording.settings(settings))
+        if self._recogniser is not None and settings.keyterms:
+            self._recogniser.set_keyterms(settings.keyterms)
         self._run(self._open(settings))
 
     # EngineSession

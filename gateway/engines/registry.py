@@ -8,6 +8,7 @@ its name. Nothing else in the gateway depends on which engine it is.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,8 +19,7 @@ from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
 from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import NoEngine, VoiceEngine
 from gateway.engines.local import LocalSpeech
-from gateway.engines.realtime import RealtimeEngine, RealtimeTimeouts
-from gateway.engines.realtime_codec import OPENAI, XAI
+from gateway.engines.speech_registry import SpeechServices
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import SettingsError
 from gateway.extras import how_to_install, is_installed
@@ -73,7 +73,14 @@ def make_engines(
     """
     made: dict[str, GuardedEngine] = {}
 
-    def make(name: str, where: str) -> GuardedEngine:
+    def make(name: str, where: str, language: str = "en") -> GuardedEngine:
+        if "+" in name:
+            key = name if language == "en" else f"{name} {language}"
+            if key not in made:
+                local = functools.partial(_local_parts, make, where)
+                services = SpeechServices(settings, connect, local, where, language)
+                made[key] = GuardedEngine(services.engine(key, *name.split("+", 1)))
+            return made[key]
         if name not in makers:
             raise SettingsError(f"{where} is {name!r}; use one of: {', '.join(sorted(makers))}")
         if not settings.has_engine_key(name):
@@ -94,26 +101,21 @@ def make_engines(
     for agent in agents:
         own = f"gateway.toml, [agents.{agent.name}]: engine"
         named, where = (agent.engines, own) if agent.engines else (settings.engines, default)
-        by_agent[agent.name] = tuple(make(name, where) for name in named)
+        by_agent[agent.name] = tuple(make(name, where, agent.language) for name in named)
     return EngineDirectory(made, by_agent)
+
+
+def _local_parts(make: Callable[[str, str], GuardedEngine], where: str) -> LocalSpeech:
+    """Engines with a local part share the speech process of the local engine."""
+    engine = make("local", where).engine
+    assert isinstance(engine, CascadeEngine) and isinstance(engine.recogniser, LocalSpeech)
+    return engine.recogniser
 
 
 def _deepgram(settings: Settings, connect: Connector) -> VoiceEngine:
     tls_context()  # reads the machine's certificates now, not during the first call
     key = settings.deepgram_api_key or Secret("")
     return DeepgramEngine(connect, settings.deepgram_agent_url, key, DeepgramTimeouts())
-
-
-def _openai(settings: Settings, connect: Connector) -> VoiceEngine:
-    tls_context()
-    key = settings.openai_api_key or Secret("")
-    return RealtimeEngine(connect, settings.openai_realtime_url, key, OPENAI, RealtimeTimeouts())
-
-
-def _xai(settings: Settings, connect: Connector) -> VoiceEngine:
-    tls_context()
-    key = settings.xai_api_key or Secret("")
-    return RealtimeEngine(connect, settings.xai_realtime_url, key, XAI, RealtimeTimeouts())
 
 
 def _local(settings: Settings, connect: Connector) -> VoiceEngine:
@@ -129,4 +131,4 @@ def _local(settings: Settings, connect: Connector) -> VoiceEngine:
     return CascadeEngine(local.name, local, local)
 
 
-ENGINES: Final[Mapping[str, MakeEngine]] = {"deepgram": _deepgram, "openai": _openai, "xai": _xai, "local": _local}
+ENGINES: Final[Mapping[str, MakeEngine]] = {"deepgram": _deepgram, "local": _local}

@@ -48,6 +48,9 @@ class RecogniserStream(Protocol):
         """Audio that the recogniser has not taken yet."""
 
     def send_audio(self, audio: bytes) -> None: ...
+    def set_keyterms(self, terms: Sequence[str]) -> None:
+        """Names that the caller may say. A recogniser that can't be given any ignores them."""
+
     def end_turn(self) -> None:
         """Treat the caller's turn as complete."""
 
@@ -69,8 +72,9 @@ class VoiceStream(Protocol):
 class SpeechService(Protocol):
     """What recogniser and voice services have in common."""
 
-    name: str
-    """As an agent's `engine` names it, such as deepgram/nova-3."""
+    @property
+    def name(self) -> str:
+        """As an agent's `engine` names it, such as deepgram/nova-3."""
 
     @property
     def is_ready(self) -> bool:
@@ -92,8 +96,9 @@ class SpeechService(Protocol):
 
 
 class RecogniserService(SpeechService, Protocol):
-    hearing: str
-    """What the agent has to know about its hearing, for its instructions."""
+    @property
+    def hearing(self) -> str:
+        """What the agent has to know about its hearing, for its instructions."""
 
     async def open_recogniser(self, listener: SpeechListener) -> RecogniserStream:
         """Raises EngineUnavailable or EngineRefused."""

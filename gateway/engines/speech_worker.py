@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.engines.speech_parts import SpeechListener
@@ -42,6 +42,9 @@ class SpeechChannel:
 
     def send_audio(self, audio: bytes) -> None:
         self.worker.send(SpeechMessage(MessageKind.AUDIO, self.call, body=audio))
+
+    def set_keyterms(self, terms: Sequence[str]) -> None:
+        """The recognisers on this machine take none."""
 
     def say(self, text: str) -> int:
         """Synthesize this. Returns the number under which the audio comes."""

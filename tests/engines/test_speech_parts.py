@@ -1,8 +1,12 @@
 """Every recogniser and every voice has the interface of its kind."""
 
+from typing import Any, cast
+
 import pytest
 
 from gateway.engines.cascade import CascadeSession
+from gateway.engines.deepgram_speech import FluxCodec
+from gateway.engines.elevenlabs_voice import ElevenLabsCodec
 from gateway.engines.local import LocalSpeech
 from gateway.engines.speech_parts import (
     RecogniserService,
@@ -12,12 +16,24 @@ from gateway.engines.speech_parts import (
     VoiceStream,
 )
 from gateway.engines.speech_worker import SpeechChannel, SpeechWorkerClient, SpeechWorkerTimeouts
+from gateway.engines.streaming import (
+    ServiceEndpoint,
+    StreamingRecogniser,
+    StreamingRecogniserService,
+    StreamingVoice,
+    StreamingVoiceService,
+)
+from gateway.settings import Secret
 
 LOCAL = LocalSpeech(SpeechWorkerClient({}, SpeechWorkerTimeouts()), max_calls=1)
-RECOGNISERS: list[RecogniserService] = [LOCAL]  # the type checker compares each with the protocol
-VOICES: list[VoiceService] = [LOCAL]
-RECOGNISER_STREAMS: list[type[RecogniserStream]] = [SpeechChannel]
-VOICE_STREAMS: list[type[VoiceStream]] = [SpeechChannel]
+ENDPOINT = ServiceEndpoint("deepgram/test", "", "", Secret(""), "", cast(Any, None))
+RECOGNISERS: list[RecogniserService] = [  # the type checker compares each with the protocol
+    LOCAL,
+    StreamingRecogniserService(ENDPOINT, FluxCodec),
+]
+VOICES: list[VoiceService] = [LOCAL, StreamingVoiceService(ENDPOINT, ElevenLabsCodec)]
+RECOGNISER_STREAMS: list[type[RecogniserStream]] = [SpeechChannel, StreamingRecogniser]
+VOICE_STREAMS: list[type[VoiceStream]] = [SpeechChannel, StreamingVoice]
 LISTENER: type[SpeechListener] = CascadeSession
 
 
