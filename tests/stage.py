@@ -56,7 +56,10 @@ async def running_gateway(
         live_calls = replace(timeouts.live_calls, speech=speech, last_words=LAST_WORDS, consent=consent)
         tools = replace(timeouts.tools, load=PATIENCE)
         engine = replace(timeouts.engine, memory=PATIENCE)
-        timeouts = replace(timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE)
+        hosted = replace(timeouts.hosted_calls, memory=PATIENCE, store=PATIENCE, token=PATIENCE, stored=PATIENCE)
+        timeouts = replace(
+            timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE, hosted_calls=hosted
+        )
     app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts, engines=engines)
     async with serve_on_loopback(app, http=PortMux, ws="none", lifespan="on") as url:
         yield url

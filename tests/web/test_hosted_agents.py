@@ -32,11 +32,11 @@ async def stage(tmp_path: Path, platform: Platform) -> AsyncIterator[Stage]:
 
 
 @contextlib.asynccontextmanager
-async def _gateway(folder: Path, platform: Platform, **environ: str) -> AsyncIterator[Stage]:
+async def _gateway(folder: Path, platform: Platform, *, hurries: bool = False, **environ: str) -> AsyncIterator[Stage]:
     (folder / "p.md").write_text("You answer the phone.\n{{memory}}")
     (folder / "gateway.toml").write_text(platform.agents)
     given = {"ALLOWED_CALLERS": f"{CALLER},*", **platform.settings, **environ}
-    async with staged(folder, make_carrier("twilio"), **given) as made:
+    async with staged(folder, make_carrier("twilio"), hurries=hurries, **given) as made:
         platform.gateway_url = made.url
         yield made
 
@@ -101,7 +101,7 @@ async def test_claimed_number_teaches_nothing_verified(stage: Stage, platform: P
 async def test_answer_does_not_wait_for_a_store(tmp_path: Path, platform: Platform) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        async with _gateway(tmp_path, platform, REMEM_API_URL=url, REMEM_API_KEY="k"):
+        async with _gateway(tmp_path, platform, hurries=True, REMEM_API_URL=url, REMEM_API_KEY="k"):
             began = time.monotonic()
             await platform.rings(CALLER)
             assert time.monotonic() - began < 5.0  # 0.15 s on a quiet machine; the store would take 20
