@@ -74,9 +74,9 @@ class RequestAudit:
 
     def wrap(self, routes: Iterable[BaseRoute]) -> list[BaseRoute]:
         """The same routes, with those in ROUTES audited."""
-        wrapped = list(routes)
+        wrapped, paths = list(routes), {name.partition(" ")[2] for name in ROUTES}
         for route in wrapped:
-            if isinstance(route, Route) and any(name.endswith(f" {route.path}") for name in ROUTES):
+            if isinstance(route, Route) and route.path in paths:
                 route.app = self._audited(route.path, route.app)
         return wrapped
 

@@ -1,5 +1,6 @@
 """Endpoints without credentials: health, readiness, `/metrics`, and `/openapi.json`, which describes `/v1/*`."""
 
+import functools
 from collections.abc import Awaitable, Callable
 from importlib import metadata, resources
 from typing import Any
@@ -14,7 +15,6 @@ def routes(
     state: Callable[[], dict[str, Any]], ready: Callable[[], bool], metrics: Callable[[], Awaitable[str]]
 ) -> list[Route]:
     """`/health` answers while the process is alive, `/ready` with 200 while calls are accepted."""
-    description = orjson.dumps(api_description())
 
     async def show_health(request: Request) -> Response:
         return JSONResponse({"status": "ok", **state()})
@@ -33,7 +33,7 @@ def routes(
         return PlainTextResponse(await metrics(), media_type="text/plain; version=0.0.4")
 
     async def show_description(request: Request) -> Response:
-        return Response(description, media_type="application/json")
+        return Response(orjson.dumps(api_description()), media_type="application/json")
 
     return [
         Route("/health", show_health),
@@ -44,6 +44,7 @@ def routes(
     ]
 
 
+@functools.cache
 def api_description() -> dict[str, Any]:
     """openapi.json, which `tests/web/test_openapi.py` compares with the routes and with real responses."""
     content = (resources.files("gateway.web") / "openapi.json").read_bytes()

@@ -1,8 +1,8 @@
 """
 `/mcp`: personas and memory for MCP clients, over the official SDK's streamable HTTP.
 
-Importing the SDK takes a second of CPU, so it happens on the first request and in a thread. There are no sessions: any
-worker on any node can answer any request.
+Importing the SDK takes a second of CPU, so it happens on the first request and in a thread, as do the schemas of the
+tools. There are no sessions: any worker on any node can answer any request.
 """
 
 import asyncio
@@ -79,8 +79,7 @@ class McpEndpoint:
         persona, notes, topics = _PersonaTool(personas), _MemoryTools(memory), _PinTools(pins)
         methods: list[ToolMethod] = [persona.persona, notes.memory_search, notes.memory_remember, notes.memory_forget]
         methods += [topics.memory_pins, topics.memory_pin, topics.memory_unpin]
-        tools = [_Tool.of(method) for method in methods]
-        self._tools = {tool.schema.definition.name: tool for tool in tools}
+        self._methods = methods
         self._auth = auth
         self._calls = calls
         self._server: Server[Any] | None = None
@@ -123,18 +122,20 @@ class McpEndpoint:
     async def _loaded(self) -> "Server[Any]":
         async with self._loading:
             if self._server is None:
-                self._server = await asyncio.to_thread(_server, self._tools)
+                self._server = await asyncio.to_thread(_server, self._methods)
             return self._server
 
 
 # SDK
 
 
-def _server(tools: Mapping[str, "_Tool"]) -> "Server[Any]":
+def _server(methods: Sequence[ToolMethod]) -> "Server[Any]":
     """Imports the SDK; call it in a thread."""
     from mcp import types
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel import Server
+
+    tools = {method.__name__: _Tool.of(method) for method in methods}
 
     async def list_tools(
         context: ServerRequestContext[Any, Request], __: types.PaginatedRequestParams | None
