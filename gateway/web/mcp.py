@@ -12,6 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Protocol, get_args, get_type_hints
 
 import orjson
@@ -54,6 +55,17 @@ _BOUND: Final = ("agent", "caller")
 _CALL_ACTOR: Final = "caller"
 _IN_CALLS: Final = ("memory_search", "memory_remember", "memory_pins", "memory_pin", "memory_unpin")
 """For the token of a call. To forget everything takes more proof than a number."""
+
+_HINTS: Final[Mapping[str, tuple[str, Mapping[str, bool]]]] = {
+    "persona": ("Personas", {"read_only_hint": False, "destructive_hint": False}),
+    "memory_search": ("Search memory", {"read_only_hint": True}),
+    "memory_remember": ("Remember a note", {"read_only_hint": False, "destructive_hint": False}),
+    "memory_forget": ("Forget", {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True}),
+    "memory_pins": ("List pinned topics", {"read_only_hint": True}),
+    "memory_pin": ("Pin a topic", {"read_only_hint": False, "destructive_hint": False, "idempotent_hint": True}),
+    "memory_unpin": ("Unpin a topic", {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True}),
+}
+"""By tool: its title, and what clients use to decide whether they ask a person first."""
 
 Answer = dict[str, Any]
 ToolMethod = Callable[..., Awaitable[Answer]]
@@ -143,7 +155,13 @@ def _server(methods: Sequence[ToolMethod]) -> "Server[Any]":
         access = _access(context)
         definitions = (tool.schema.definition for name, tool in tools.items() if _is_offered(name, access))
         listed = [
-            types.Tool(name=each.name, description=each.description, input_schema=_parameters(each.parameters, access))
+            types.Tool(
+                name=each.name,
+                title=_HINTS[each.name][0],
+                description=each.description,
+                input_schema=_parameters(each.parameters, access),
+                annotations=types.ToolAnnotations(**_HINTS[each.name][1], open_world_hint=False),
+            )
             for each in definitions
         ]
         return types.ListToolsResult(tools=listed)
@@ -158,7 +176,8 @@ def _server(methods: Sequence[ToolMethod]) -> "Server[Any]":
         text = orjson.dumps(answer).decode()
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=answer)
 
-    return Server("voice-gateway", on_list_tools=list_tools, on_call_tool=call_tool)
+    version = metadata.version("voice-gateway")
+    return Server("voice-gateway", version=version, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 def _access(context: "ServerRequestContext[Any, Request]") -> Access:

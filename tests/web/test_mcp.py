@@ -4,6 +4,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 
 import httpx
 import httpx2
@@ -183,6 +184,10 @@ async def test_tools_are_listed_and_called(url, mode):
         names = "persona memory_search memory_remember memory_forget memory_pins memory_pin memory_unpin"
         assert [tool.name for tool in tools] == names.split()
         assert all(tool.description and tool.input_schema["type"] == "object" for tool in tools)
+        assert [tool.name for tool in tools if tool.annotations.read_only_hint] == ["memory_search", "memory_pins"]
+        assert [tool.name for tool in tools if tool.annotations.destructive_hint] == ["memory_forget", "memory_unpin"]
+        assert all(tool.title and tool.annotations.open_world_hint is False for tool in tools)
+        assert client.server_info.version == metadata.version("voice-gateway")
         assert await call(client, "persona", action="list") == {"personas": []}
 
 
