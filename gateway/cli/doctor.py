@@ -36,7 +36,7 @@ from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedSt
 from gateway.history import traces
 from gateway.history.api_tokens import ApiToken
 from gateway.history.stores import store_path
-from gateway.llm.accounts import SCRIPT
+from gateway.llm.accounts import ENABLE_OPENCLAW, SCRIPT
 from gateway.settings import KEYED_PROVIDERS, Secret, Settings, is_url
 from gateway.speech.config import SpeechConfig
 from gateway.telephony.elevenlabs_setup import (
@@ -457,10 +457,31 @@ async def _language_models(settings: Settings, net: _Net) -> list[CheckResult]:
     if settings.openclaw_gateway_url:
         headers = _bearer(settings.openclaw_gateway_token or Secret(""))
         url = f"{settings.openclaw_gateway_url.rstrip('/').removesuffix('/v1')}/v1/models"
-        names = {"keys": "OPENCLAW_GATEWAY_TOKEN", "address": "OPENCLAW_GATEWAY_URL"}
-        found.append(await net.check_key("openclaw", url, **names, headers=headers))
+        found.append(await _openclaw(settings, url, headers, net))
     found.append(_summaries(settings))
     return found
+
+
+async def _openclaw(settings: Settings, url: str, headers: dict[str, str], net: _Net) -> CheckResult:
+    """Its chat completions have to be enabled, and it needs the agents that are named in gateway.toml."""
+    host, answer = urlsplit(url).netloc.rpartition("@")[2], await net.answer("GET", url, headers=headers)
+    if not isinstance(answer, str) and answer.status_code == 404:
+        return _wrong(
+            "openclaw", f"{host} answers 404: its chat completions are switched off", f"run there: {ENABLE_OPENCLAW}"
+        )
+    names = {"keys": "OPENCLAW_GATEWAY_TOKEN", "address": "OPENCLAW_GATEWAY_URL"}
+    checked = await net.check_key("openclaw", url, **names, headers=headers)
+    if isinstance(answer, str) or not answer.is_success:
+        return checked
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        known = {model["id"] for model in answer.json()["data"]}
+        entries = [entry for agent in AgentDirectory(settings.agents, settings.folder) for entry in agent.brain]
+        named = {entry for entry in entries if isinstance(entry, str) and entry.startswith("openclaw/")}
+        if missing := sorted(named - known):
+            return _wrong(
+                "openclaw", f"{host} has no agent {missing[0]}", "correct brain; openclaw agents list shows them"
+            )
+    return checked
 
 
 def _summaries(settings: Settings) -> CheckResult:

@@ -14,6 +14,8 @@ from gateway.errors import SettingsError
 from gateway.settings import KEYED_PROVIDERS, Secret, is_url, read_table
 
 SCRIPT: Final = "script"
+ENABLE_OPENCLAW: Final = "openclaw config set gateway.http.endpoints.chatCompletions.enabled true"
+"""What switches OpenClaw's chat completions on; until then it answers 404."""
 _KNOWN: Final = "anthropic/MODEL, xai/MODEL, openai/MODEL, openclaw/AGENT, script, or a table with url and model"
 
 _Given = TypeVar("_Given")

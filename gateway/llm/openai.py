@@ -97,8 +97,12 @@ class CompletionsClient:
             response = await request()
         async with response:
             if not 200 <= response.status < 300:
-                raise chat.error_for_status(self.name, response.status, response.headers.get("retry-after"))
+                raise self._error(response.status, response.headers.get("retry-after"))
             yield response
+
+    def _error(self, status: int, retry_after: str | None) -> LlmError:
+        """The error for a response that is not 2xx."""
+        return chat.error_for_status(self.name, status, retry_after)
 
     @property
     def _http(self) -> aiohttp.ClientSession:

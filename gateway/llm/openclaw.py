@@ -8,10 +8,13 @@ chunk and send their errors as text of the agent.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
 
-from gateway.errors import LlmError, LlmUnavailable
+from gateway.errors import LlmError, LlmRefused, LlmUnavailable
+from gateway.llm import chat
+from gateway.llm.accounts import ENABLE_OPENCLAW
 from gateway.llm.chat import CONNECT_TIMEOUT, ChatEvent, ChatRequest, Finished, Message, TextDelta, whole_answer
 from gateway.llm.openai import CompletionsClient, completion_body, with_memory
 from gateway.settings import Secret
@@ -32,6 +35,7 @@ class OpenClawUpstream(CompletionsClient):
     ) -> None:
         # OpenClaw documents the address without /v1; people write both.
         super().__init__("openclaw", f"{base_url.rstrip('/').removesuffix('/v1')}/v1", token)
+        self._host = urlsplit(base_url).netloc.rpartition("@")[2]
         self._agent = (agent or DEFAULT_AGENT).lower()
         self.model = f"openclaw/{self._agent}"
         self._token_timeout = token_timeout
@@ -67,6 +71,17 @@ class OpenClawUpstream(CompletionsClient):
                 yield event
         if event is not None:
             yield Finished("stop")  # early builds mark the end of the answer only by the end of the response
+
+    def _error(self, status: int, retry_after: str | None) -> LlmError:
+        """With the address and what to correct: it is one's own server."""
+        to_do = {
+            400: f"openclaw agents list shows whether it has the agent {self._agent}",
+            401: "correct OPENCLAW_GATEWAY_TOKEN",
+            404: f"run there: {ENABLE_OPENCLAW}",
+        }
+        name = f"{self.name} at {self._host}"
+        error = chat.error_for_status(name, status, retry_after)
+        return LlmRefused(f"{error}; {to_do[status]}", status=status) if status in to_do else error
 
     def _session_headers(self, caller_key: str) -> dict[str, str]:
         headers = {"x-openclaw-agent-id": self._agent, "x-openclaw-message-channel": "phone"}

@@ -444,7 +444,7 @@ class _FallbackRace:
                     elif isinstance(event, Finished):
                         raise LlmRefused(f"{upstream.name} said nothing")
         except LlmError as error:
-            _log.warning("language model failed", extra={"upstream": upstream.name, "error": type(error).__name__})
+            _log.warning("language model failed", extra={"upstream": upstream.name, "reason": str(error)})
             self._pass_on(answer.cut())
             self._lose()
 

@@ -19,6 +19,7 @@ from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
 from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.elevenlabs import AGENT_ID, API_KEY, FakeElevenLabs
+from tests.fakes.llm import FakeLlm
 from tests.fakes.remem import FakeRemem
 from tests.fakes.tool_servers import TOKEN, FakeMcpServer, FakeToolServer
 from tests.redis_server import running_redis
@@ -458,3 +459,25 @@ def test_unencrypted_tools_beyond_this_machine_are_named() -> None:
     assert (warned.state, warned.found) == (CheckState.WARNING, "answers; not encrypted")
     for url in ("https://192.168.1.9/mcp", "http://127.0.0.1:5678/", "http://localhost/"):
         assert _encrypted("tools", url, "answers").state is CheckState.OK
+
+
+@pytest.mark.parametrize(
+    ("agent", "found"),
+    [
+        ("main", ("ok", "{host} answers and accepts the key")),
+        ("voice", ("wrong", "{host} has no agent openclaw/voice correct brain; openclaw agents list shows them")),
+    ],
+)
+async def test_openclaw_has_the_agents(doctor: Any, tmp_path: Path, agent: str, found: tuple[str, str]) -> None:
+    (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nbrain = "openclaw/{agent}"\n')
+    async with FakeLlm(profile="openclaw-new") as llm:
+        _, results = await doctor(OPENCLAW_GATEWAY_URL=llm.url, OPENCLAW_GATEWAY_TOKEN="test-key", **NO_MODELS)
+    host = llm.url.removeprefix("http://")
+    assert results["openclaw"] == (found[0], found[1].format(host=host))
+
+
+async def test_openclaw_without_chat_completions(doctor: Any) -> None:
+    async with FakeLlm(profile="openclaw-old") as llm:  # it has no list of models: the same answer as one that is off
+        _, results = await doctor(OPENCLAW_GATEWAY_URL=llm.url, OPENCLAW_GATEWAY_TOKEN="test-key", **NO_MODELS)
+    assert results["openclaw"][0] == "wrong"
+    assert "openclaw config set gateway.http.endpoints.chatCompletions.enabled true" in results["openclaw"][1]

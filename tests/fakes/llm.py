@@ -154,7 +154,8 @@ class FakeLlm:
             refusal = Refusal(401, "authentication_error", "invalid key")
             await _send(writer, request, refusal.status, _error(refusal, anthropic))
         else:
-            await _send(writer, request, 200, json.dumps(model_list(anthropic)))
+            agents = self.agents if self.profile.startswith("openclaw") else ()
+            await _send(writer, request, 200, json.dumps(model_list(anthropic, agents)))
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
         if self.pace.hangs == "before headers":

@@ -1,7 +1,7 @@
 """One answer in the wire formats of Anthropic, OpenAI, xAI and OpenClaw."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tests.fakes.llm_script import Answer, Exchange, Record, Shape, ToolCall
@@ -49,7 +49,8 @@ def _instance(schema: dict[str, Any], wrong: bool, name: str = "value") -> Any:
             return 7 if wrong else name
 
 
-def model_list(anthropic: bool) -> dict[str, Any]:
+def model_list(anthropic: bool, agents: Iterable[str]) -> dict[str, Any]:
+    """`agents`: those of OpenClaw, which are its models."""
     if anthropic:
         model = {
             "type": "model",
@@ -58,8 +59,9 @@ def model_list(anthropic: bool) -> dict[str, Any]:
             "created_at": "2026-10-07T00:00:00Z",
         }
         return {"data": [model], "has_more": False, "first_id": model["id"], "last_id": model["id"]}
-    model = {"id": "some-model", "object": "model", "created": 1_790_000_000, "owned_by": "provider"}
-    return {"object": "list", "data": [model]}
+    names = ["openclaw", "openclaw/default", *(f"openclaw/{agent}" for agent in agents)] if agents else ["some-model"]
+    common = {"object": "model", "created": 1_790_000_000, "owned_by": "provider"}
+    return {"object": "list", "data": [{"id": name, **common} for name in names]}
 
 
 # Anthropic.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.errors import LlmUnavailable
+from gateway.errors import LlmError, LlmUnavailable
 from gateway.llm.chat import ChatRequest, Finished, TextDelta
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.settings import Secret
@@ -74,3 +74,22 @@ async def test_openclaw_with_nothing_to_say_is_unavailable(llm, upstream):
 async def test_openclaw_may_end_unmarked(llm, upstream):
     llm.babbles(stream_of(choice(content="Yes."), done=False))
     assert await ask(upstream) == [TextDelta("Yes."), Finished("stop")]
+
+
+@pytest.mark.parametrize("kind", ["openclaw-new"], indirect=True)
+@pytest.mark.parametrize(
+    ("status", "to_do"),
+    [
+        (400, "; openclaw agents list shows whether it has the agent main"),
+        (401, "; correct OPENCLAW_GATEWAY_TOKEN"),
+        (404, "; run there: openclaw config set gateway.http.endpoints.chatCompletions.enabled true"),
+        (413, ""),
+        (503, ""),
+    ],
+)
+async def test_openclaw_errors_say_where_and_what_to_do(llm, upstream, status, to_do):
+    llm.fails(status)
+    with pytest.raises(LlmError) as raised:
+        await ask(upstream)
+    assert str(raised.value) == f"openclaw at {llm.url.removeprefix('http://')} answered {status}{to_do}"
+    assert raised.value.retryable is (status == 503)

@@ -325,8 +325,9 @@ async def test_sorry_is_said_when_all_have_failed(agent_llms, caplog, count):
         llm.fails(500)
     with caplog.at_level(logging.DEBUG, logger="gateway"):
         assert await ask(agent_llms.responder(*llms)) == [TextDelta(SORRY), Finished("stop")]
-    logged = [(record.getMessage(), record.upstream, record.error) for record in caplog.records]
-    assert logged == [("language model failed", f"llm-{number}", "LlmUnavailable") for number in range(count)]
+    logged = [(record.getMessage(), record.upstream, record.reason) for record in caplog.records]
+    names = [f"llm-{number}" for number in range(count)]
+    assert logged == [("language model failed", name, f"{name} answered 500") for name in names]
 
 
 async def test_sorry_is_said_when_no_model_answers(agent_llms):
