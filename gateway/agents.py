@@ -28,6 +28,7 @@ _PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w+|persona:[\w-]+)\s*\}\}")
 _PERSONA: Final = "persona:"
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}")
 WEBHOOK_EVENTS: Final = ("call.ended", "call.started", "call.transferred", "finalization.failed", "voicemail.left")
+_REALTIME_KEYS: Final = {"voice", "turn_detection", "transcription", "noise_reduction", "session"}
 _CONFIG: Final = ConfigDict(arbitrary_types_allowed=True, str_strip_whitespace=True, extra="forbid")
 
 
@@ -94,6 +95,19 @@ def _brain(value: Any) -> tuple[str | Mapping[str, Any], ...]:
     if not all(isinstance(entry, str | dict) for entry in entries) or value == []:
         raise ValueError("must be like anthropic/claude-haiku-5-5, a table with url and model, or a list")
     return tuple(entries)
+
+
+def _realtime(value: Any) -> dict[str, Any]:
+    """Options of an agent for one of the engines that have OpenAI's Realtime protocol."""
+    if not isinstance(value, dict):
+        raise ValueError('must be a table like { voice = "marin", turn_detection = "semantic" }')
+    if unknown := sorted(set(value) - _REALTIME_KEYS):
+        raise ValueError(f": unknown key {unknown[0]}; known are {', '.join(sorted(_REALTIME_KEYS))}")
+    if isinstance(value.get("turn_detection", {}), str) and value["turn_detection"] not in ("semantic", "server"):
+        raise ValueError('.turn_detection must be "semantic", "server" or a table')
+    if not isinstance(value.get("session", {}), dict):
+        raise ValueError(".session must be a table: fields of the session, as the service documents them")
+    return value
 
 
 def _engine(value: Any) -> tuple[str, ...]:
@@ -334,6 +348,8 @@ class Agent:
     speak: Annotated[Mapping[str, Any], BeforeValidator(_speak)] = field(
         default_factory=lambda: {"type": "deepgram", "model": "aura-2-thalia-en"}
     )
+    openai: Annotated[Mapping[str, Any], BeforeValidator(_realtime)] = field(default_factory=dict)
+    xai: Annotated[Mapping[str, Any], BeforeValidator(_realtime)] = field(default_factory=dict)
     engine_thinks: bool = True
     """Whether `think` may answer: always without a brain, and beside one if both are configured."""
     engine: Annotated[tuple[str, ...], BeforeValidator(_engine)] = ()
@@ -367,6 +383,10 @@ class Agent:
     filler: Annotated[FillerSettings | None, BeforeValidator(_filler)] = None
     consent: Annotated[ConsentSettings, BeforeValidator(_consent)] = ConsentSettings()
     """To the recording of its calls."""
+    interrupt: Literal["at_once", "words", "never"] = "at_once"
+    """What stops the agent: a sound of the caller, words, or nothing."""
+    patience: Literal["short", "normal", "long"] = "normal"
+    """How long a pause of the caller may be before it ends their turn."""
     silence: Annotated[SilenceSettings, BeforeValidator(_silence)] = SilenceSettings()
     """What a silent caller is asked, and when the agent hangs up."""
     repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
@@ -380,6 +400,17 @@ class Agent:
     """What the webhook reports of a call, by name."""
     retention_days: Annotated[int | None, BeforeValidator(_days)] = None
     """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
+
+    @property
+    def keyterms(self) -> tuple[str, ...]:
+        """Words that recognisers should expect."""
+        terms = self.listen.get("keyterms", ())
+        return tuple(map(str, terms)) if isinstance(terms, list | tuple) else ()
+
+    @property
+    def realtime(self) -> Mapping[str, Mapping[str, Any]]:
+        """Its options for engines with OpenAI's Realtime protocol, by the engine's name."""
+        return {"openai": self.openai, "xai": self.xai}
 
     @property
     def is_handed_over(self) -> bool:

@@ -154,7 +154,7 @@ class VoiceSession:
     engine: str = ""
     """The voice engine's name."""
     usage: dict[str, int] = field(default_factory=dict)
-    """Tokens of the agent's own language models."""
+    """Tokens of the agent's own language models, and of an engine that reports them."""
     trust: TrustLevel = TrustLevel.EVERYTHING
     """The highest level that the call reached. It ranks everything that the call teaches."""
     consent: Consent = Consent.NONE

@@ -28,7 +28,7 @@ ADMIN_TOKEN_FILE: Final = "admin-token"
 _HOST: Final = r"(?:\[[^\]@/]*\]|[\w.%-]*)(?::\d{1,5})?"
 _POSTGRES_URL: Final = re.compile(rf"postgres(?:ql)?://(?:[^@/]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?]*)?(?:\?.*)?")
 """As libpq reads it. Anything else would make a part of the password the name of a host, a port or a database."""
-ENGINE_KEYS: Final = {"deepgram": "DEEPGRAM_API_KEY"}
+ENGINE_KEYS: Final = {"deepgram": "DEEPGRAM_API_KEY", "openai": "OPENAI_API_KEY", "xai": "XAI_API_KEY"}
 """The keys of voice engines that need one, in the order in which an engine is chosen if VOICE_ENGINE is not set."""
 MIN_ADMIN_TOKEN: Final = 16
 """Characters. 16 random ones can't be guessed over the network; a shorter one is probably a word."""
@@ -184,6 +184,10 @@ class Settings(BaseModel):
     deepgram_agent_url: SocketUrl = Field(
         "wss://agent.deepgram.com/v1/agent/converse", description="Deepgram's Voice Agent socket"
     )
+    openai_realtime_url: SocketUrl = Field(
+        "wss://api.openai.com/v1/realtime", description="OpenAI's Realtime socket, or a compatible one; ?model= is kept"
+    )
+    xai_realtime_url: SocketUrl = Field("wss://api.x.ai/v1/realtime", description="xAI's Realtime socket")
     deepgram_api_url: SocketUrl = Field(
         "wss://api.deepgram.com", description="Deepgram's recognisers and voices, for engine = { listen, speak }"
     )
@@ -212,9 +216,9 @@ class Settings(BaseModel):
     summary_api_key: Key = Field(None, description="key for the server that SUMMARY_PROVIDER names by its URL")
     anthropic_api_key: Key = Field(None, description="summaries by Claude")
     anthropic_base_url: HttpUrl = Field("https://api.anthropic.com", description="without /v1")
-    xai_api_key: Key = Field(None, description="summaries by Grok")
+    xai_api_key: Key = Field(None, description="summaries by Grok, and the engine xai")
     xai_api_url: HttpUrl = Field("https://api.x.ai/v1", description="with /v1")
-    openai_api_key: Key = Field(None, description="summaries by GPT, and openai/MODEL as a brain")
+    openai_api_key: Key = Field(None, description="summaries by GPT, openai/MODEL as a brain, and the engine openai")
     openai_base_url: HttpUrl = Field("https://api.openai.com/v1", description="with /v1")
     openclaw_gateway_url: str = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
     openclaw_gateway_token: Key = Field(None, description="its token; it gives full access there, so keep it private")

@@ -98,7 +98,8 @@ class Stage:
 
     url: str
     carrier: Any
-    engine: FakeDeepgram
+    engine: Any
+    """FakeDeepgram, or FakeRealtime."""
     archive_dir: Path
     http: httpx.AsyncClient
 
@@ -174,7 +175,7 @@ async def staged(
     folder: Path,
     carrier: Any,
     *,
-    engine: FakeDeepgram | None = None,
+    engine: Any = None,
     hurries: bool = False,
     connect: Connector = picows.connect,
     timeouts: Timeouts = Timeouts(),
@@ -192,8 +193,7 @@ async def staged(
                     "VOICE_SESSION_ARCHIVE_DIR": str(archive_dir),
                     "PUBLIC_URL": PUBLIC_URL,
                     "ALLOWED_CALLERS": "*",
-                    "DEEPGRAM_API_KEY": "dg-test-key",
-                    "DEEPGRAM_AGENT_URL": engine.url,
+                    **engine.settings(),
                     "GATEWAY_ADMIN_TOKEN": ADMIN,
                     "MEMORY_VECTORS": "false",
                     **carrier.settings(),

@@ -153,9 +153,10 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
         (
             {"promt": "x"},
             "unknown key promt; known are brain, consent, elevenlabs_agent, engine, "
-            "fields, filler, first_token_seconds, functions, greeting, knowledge, "
-            "language, listen, memory, no_answer, numbers, one_moment, prompt, redact_brain, retell_agent, silence, "
-            "sorry, text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, webhook, webhook_events",
+            "fields, filler, first_token_seconds, functions, greeting, interrupt, knowledge, "
+            "language, listen, memory, no_answer, numbers, one_moment, openai, patience, prompt, redact_brain, "
+            "retell_agent, silence, sorry, text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, "
+            "webhook, webhook_events, xai",
         ),
         ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),
@@ -197,6 +198,8 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
         ({"consent": {"announce": "x", "require": "yes"}}, "consent.require must be true or false"),
         ({"consent": {"announce": " "}}, 'consent.announce is missing; write announce = "This call is recorded."'),
         ({"consent": {}}, 'consent.announce is missing; write announce = "This call is recorded."'),
+        ({"interrupt": "sometimes"}, "interrupt is 'sometimes'; use one of: at_once, words, never"),
+        ({"patience": 3}, "patience is 3; use one of: short, normal, long"),
         ({"silence": True}, "silence must be false, or a table like { ask_after = 20, hang_up_after = 60 }"),
         ({"silence": {"say": "x"}}, "silence: unknown key say; known are ask, ask_after, hang_up_after"),
         ({"silence": {"ask": 7}}, "silence.ask must be text in quotes"),

@@ -21,11 +21,12 @@ from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
 from gateway.calls.consent import ConsentTimeouts, RecordingConsent
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
+from gateway.calls.interruption import InterruptionPolicy, TurnEffect
 from gateway.calls.memory_commands import MemoryCommands
 from gateway.calls.monitoring import CallMonitor, is_loud
 from gateway.calls.playout import Playout
 from gateway.calls.recorder import CallRecorder
-from gateway.calls.silence import SilenceStep, SilenceTimer
+from gateway.calls.silence import SilenceWatch
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
 from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript
 from gateway.calls.turn_latency import TurnLatency, TurnLatencyTracker, observe
@@ -59,7 +60,6 @@ from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Turn, VoiceSession
 from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.media_stream import MediaStream
-from gateway.text.turn_taking import silence_texts
 from gateway.text.voice_commands import VoiceCommand
 from gateway.tools.executor import CallTools, ToolExecutor
 
@@ -139,9 +139,8 @@ class Call:
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
         self._transcript = Transcript(session, Playout(), records)
-        filler = config.filler or NO_FILLER
         self._speech = SpeechOutput(
-            carrier, self._transcript, self.monitor, self.latency, filler, self.say, timeouts.speech
+            carrier, self._transcript, self.monitor, self.latency, config.filler or NO_FILLER, self.say, timeouts.speech
         )
         self._speech.replies.enabled = agent.llm is not None
         self._end = CallEnd(self._tasks, leg, self._speech, self.say, self._events, self._log)
@@ -168,9 +167,8 @@ class Call:
         self._caller_text = asyncio.Event()
         self._media_at = self._loop.time()
         self._last_frame = b""
-        self._silence = SilenceTimer(config.silence, self._media_at)
-        texts = silence_texts(config.language)
-        self._still_there, self._silent_goodbye = config.silence.ask or texts["ask"], texts["goodbye"]
+        self._interruption = InterruptionPolicy(config)
+        self._silence = SilenceWatch(config, self._engine, self._tools, self._end, self._transcript, self._log)
         elapsed = (datetime.now(UTC) - session.started_at).total_seconds()  # with an earlier stream, or at another node
         self._time_is_up_at = self._media_at + timeouts.longest_call - elapsed
 
@@ -212,6 +210,7 @@ class Call:
     def say(self, text: str, *, interrupt: bool = False) -> None:
         """Have the agent say this: now or, before anything was said, as part of the greeting."""
         if not self._context.add_to_greeting(text):
+            self._speech.expect_own_words()
             self._engine.say(text, interrupt=interrupt)
 
     def answered_by(self, report: AnsweredBy, message: str) -> None:
@@ -235,34 +234,19 @@ class Call:
                 self._time_is_up_at = math.inf
                 self._end.time_is_up()
             elif self._consent.is_open:
-                self._silence.restart(now)
+                self._silence.timer.restart(now)
                 if words := self._consent.tick(now, self._transcript.played_until, self._context.greeting):
-                    self._engine.say(words)
-            else:
-                self._check_silence(now)
+                    self.say(words)
+            elif self._caller_speaking and is_loud(self._last_frame):  # engines do not report that speech goes on
+                self._silence.timer.restart(now)
+                if self._interruption.caller_goes_on(now):
+                    self._silence_agent()
+            elif self._mailbox.is_reached:
+                self._silence.timer.restart(now)
+            elif words := self._silence.tick(now, slowest_answer=self._timeouts.slowest_answer):
+                self.say(words)
         self._speech.tick(now)
         self._engine.tick(now, tool_runs=self._tools.is_busy)
-
-    def _check_silence(self, now: float) -> None:
-        """Ask a silent caller whether they are there; hang up if they are not."""
-        due = self._engine.answer_due_since
-        if (
-            not self._engine.ready
-            or self._end.is_ending
-            or self._mailbox.is_reached
-            or self._tools.is_busy
-            or (due is not None and now - due < self._timeouts.slowest_answer)
-            or (self._caller_speaking and is_loud(self._last_frame))  # engines do not report that speech goes on
-        ):
-            self._silence.restart(now)
-            return
-        match self._silence.tick(now, played_until=self._transcript.played_until):
-            case SilenceStep.ASK:
-                self._log.info("caller silent, asking")
-                self._engine.say(self._still_there)
-            case SilenceStep.HANG_UP:
-                self._log.info("caller silent, hanging up")
-                self._end.caller_is_silent(self._silent_goodbye)
 
     @property
     def is_over(self) -> bool:
@@ -299,7 +283,7 @@ class Call:
 
     def on_digit(self, digit: str) -> None:
         self._media_at = self._loop.time()
-        self._silence.restart(self._media_at)
+        self._silence.timer.restart(self._media_at)
         self._identity.digit_pressed(digit, self._media_at)
 
     def on_stream_stopped(self) -> None:
@@ -321,20 +305,23 @@ class Call:
             case UserStartedSpeaking():
                 self._caller_speaking = True
                 self._consent.caller_speaks(self._loop.time())
-                self._silence.restart(self._loop.time())
-                self.latency.finish_turn()
-                self._silence_agent()
+                self._silence.timer.restart(self._loop.time())
+                if self._interruption.caller_starts(agent_audible=self._transcript.is_audible(self._loop.time())):
+                    self.latency.finish_turn()
+                    self._silence_agent()
+                else:
+                    self._transcript.spoken_over()
             case UserSaid(text, turn):
                 self._caller_said(text, turn)
             case AgentSaid(text):
                 self._consent.agent_spoke(self._loop.time())
-                self._silence.agent_said(self._loop.time())
+                self._silence.timer.agent_said(self._loop.time())
                 if self._speech.text(text):
                     self._engine.answer_due_since = None
             case WordsTimed(ends):
                 self._speech.words_timed(ends)
             case AgentAudioDone():
-                self._silence.agent_done()
+                self._silence.timer.agent_done()
                 self._speech.audio_done()
             case TurnEnded(turn):
                 self._speech.open_gate()
@@ -358,6 +345,7 @@ class Call:
             case SettingsApplied():
                 self.session.engine = self._engine.name
                 self._caller_speaking = False
+                self._interruption.reset()
                 self._speech.new_session()
                 self._mailbox.new_session()
             case LatencyReported(stt, llm, tts):
@@ -388,7 +376,7 @@ class Call:
     def _caller_said(self, text: str, turn_name: str) -> None:
         """The text of a turn, in some engines after the answer to it has begun. Empty: it had no words."""
         now = self._loop.time()
-        self._silence.restart(now)
+        self._silence.timer.restart(now)
         if not turn_name:
             self._caller_speaking = False
         elif not text:
@@ -396,6 +384,24 @@ class Call:
             self._caller_text.set()
             return
         is_answered = self._transcript.is_answered(turn_name)
+        effect = self._interruption.caller_said(
+            text,
+            agent_audible=not is_answered and self._transcript.is_audible(now),
+            agent_asks=self._transcript.is_asking(now),
+        )
+        if (
+            effect is TurnEffect.NONE
+            and not self._consent.is_open
+            and not self._memory_commands.may_be_command(text, now)
+        ):
+            self._transcript.caller_said(text, datetime.now(UTC), turn_name, aside=True)
+            self._caller_text.set()
+            self._engine.answer_due_since = None
+            if self._transcript.answer_is_complete:
+                self._speech.drop_answer()
+            return
+        if effect is not TurnEffect.ANSWER:
+            self._silence_agent()
         if sets_pin := self._memory_commands.sets_pin(text):
             self.recorder.discard()  # it has the digits
             without_pin = PIN_REMOVED
@@ -481,9 +487,8 @@ class Call:
         is_open = self._caller_speaking or self._transcript.awaits_text
         if not is_open and await wait_for_event(self._caller_text, self._timeouts.last_words):
             return
-        if self._caller_speaking:  # perhaps reported only just now
+        if self._caller_speaking or self._transcript.awaits_text:  # perhaps reported only just now
             self._engine.end_user_turn()
-        if self._caller_speaking or self._transcript.awaits_text:
             await wait_for_event(self._caller_text, self._timeouts.open_turn)
 
     def _complete_session(self) -> None:

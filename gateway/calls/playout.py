@@ -43,6 +43,16 @@ class Playout:
         return self.sent - self._marked >= MARK_BYTES
 
     @property
+    def is_pending(self) -> bool:
+        """Whether the carrier has not yet played everything up to the last mark."""
+        return bool(self._pending)
+
+    @property
+    def is_played_out(self) -> bool:
+        """Whether the carrier is known to have played everything."""
+        return self.marks_work and self.confirmed >= self.sent
+
+    @property
     def unmarked(self) -> bool:
         """Whether audio was sent after the last mark."""
         return self.sent > self._marked

@@ -2,11 +2,13 @@
 What the caller hears: the engine's answer, filler, the gateway's own replies, the goodbye and the apology.
 
 Engine audio passes straight through to the carrier. It is dropped after a barge-in, until the engine has moved on to
-the next answer, and held back while the gateway answers in the engine's place. Marks show what the caller has heard.
+the next answer, and where nothing had to be answered. It is held back while the gateway answers in the engine's place.
+Marks show what the caller has heard.
 """
 
 import asyncio
 import contextlib
+import enum
 import itertools
 import re
 from collections.abc import Sequence
@@ -48,6 +50,17 @@ class Say(Protocol):
         """Have the engine say this: after its current answer, or with `interrupt` instead of it."""
 
 
+class _Gate(enum.Enum):
+    """What the engine's audio is, as far as known."""
+
+    OPEN = enum.auto()  # the agent's answer
+    INTERRUPTED = enum.auto()  # the rest of an answer that the caller has cut off
+    UNWANTED = enum.auto()  # an answer to a backchannel
+
+
+_OPEN: Final = _Gate.OPEN  # compared for every frame: a module global is found faster than a member of the class
+
+
 class SpeechOutput:
     """Everything one call says to its caller. Methods return at once, unless they are coroutines."""
 
@@ -82,7 +95,7 @@ class SpeechOutput:
         self._override = ReplyOverride()
         self._continues = False
         """Whether audio goes on with an answer that has begun. Anything that may concern the next audio resets it."""
-        self._gate_open = True  # closed while engine audio belongs to an interrupted answer
+        self._gate = _OPEN
         self._closed = False
         self._sent_at = self._loop.time()
         self._played: dict[str, asyncio.Event] = {}
@@ -96,7 +109,7 @@ class SpeechOutput:
         if self._continues and len(audio) <= MARK_BYTES:  # nearly every frame
             self._send(audio, self._time(), is_answer=True)
             return True
-        if not self._gate_open or self._closed:
+        if self._gate is not _OPEN or self._closed:
             return False
         if self._override.active:
             self._override.hold(audio)
@@ -131,7 +144,7 @@ class SpeechOutput:
     def text(self, text: str) -> bool:
         """Write down what the agent says. Returns whether held audio of this text was played as its answer."""
         self._continues = False
-        if not self._gate_open or self._closed or self._filler.takes(text):
+        if self._gate is not _OPEN or self._closed or self._filler.takes(text):
             return False
         played = False
         if self._override.active:
@@ -146,13 +159,16 @@ class SpeechOutput:
 
     def words_timed(self, ends: Sequence[WordEnd]) -> None:
         """Where words of the last text end in its audio, which follows."""
-        if self._gate_open and not self._override.active and not self._filler.saying:
+        if self._gate is _OPEN and not self._override.active and not self._filler.saying:
             self._continues = False
             self._transcript.words_timed(ends)
 
     def audio_done(self) -> None:
         """The engine has sent all audio of an answer."""
-        if not self._gate_open or self._override.active:
+        if self._gate is _Gate.UNWANTED:
+            self._gate = _OPEN  # it is over
+            return
+        if self._gate is not _OPEN or self._override.active:
             return  # of the interrupted answer
         self._carrier.finish_audio()
         if not self._filler.saying:
@@ -166,11 +182,11 @@ class SpeechOutput:
 
     def open_gate(self) -> None:
         """The engine has moved on: audio from now on belongs to a new answer."""
-        self._gate_open = True
+        self._gate = _OPEN
 
     def new_session(self) -> None:
         """A new engine session: nothing of an earlier answer will come."""
-        self._gate_open = True
+        self._gate = _OPEN
         self._override.end()
 
     # From the caller
@@ -186,12 +202,17 @@ class SpeechOutput:
         unheard_ms = self._transcript.interrupted(self._loop.time())
         self._playout.cleared()
         self._monitor.clear()
-        self._gate_open = False
+        self._gate = _Gate.INTERRUPTED
         return unheard_ms
+
+    def drop_answer(self) -> None:
+        """The caller's turn needs no answer: drop the engine's. Functions that it calls are answered aloud."""
+        self._continues = False
+        self._gate = _Gate.UNWANTED
 
     def turn_is_final(self, text: str, *, overridden: bool) -> None:
         """The caller's turn is complete. `overridden`: the gateway answers it, with `reply`."""
-        self._gate_open = True
+        self._gate = _OPEN
         self._continues = False
         self.replies.turn_is_final(text, overridden=overridden)
         if overridden:
@@ -211,6 +232,11 @@ class SpeechOutput:
     def overridden(self) -> bool:
         """Whether the engine's answer is held back because the gateway answers."""
         return self._override.active
+
+    def expect_own_words(self) -> None:
+        """The gateway has the engine say something, which is not an unwanted answer."""
+        if self._gate is _Gate.UNWANTED:
+            self._gate = _OPEN
 
     async def reply(self, said: str, text: str) -> None:
         """Say this instead of the engine's answer to what the caller said."""
@@ -239,7 +265,7 @@ class SpeechOutput:
     def say_only(self, text: str) -> None:
         """Of what the engine says from now on, this is the first to be heard; `played` waits for it."""
         self.expect_goodbye()
-        self._gate_open = True
+        self._gate = _OPEN
         self._override.begin()
         self._override.expect(text)
 
@@ -309,8 +335,9 @@ class ReplyOverride:
         self._audio_first = None
 
     def expect(self, text: str) -> None:
-        """The engine is about to say this reply."""
+        """The engine is about to say this reply: audio until now is not of it."""
         self._text = _words(text)
+        self._audio.clear()
 
     def end(self) -> None:
         """Pass everything on again: the caller goes on, or the engine session is a new one."""

@@ -7,7 +7,7 @@ turns are found when the call is over. No clock: times are given.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -19,11 +19,14 @@ from gateway.history.call_log import Row, rows_beside_turns, rows_of_turns
 from gateway.history.live_events import CallEvents
 from gateway.session import Speaker, Turn, Voicemail, VoiceSession
 from gateway.text.redaction import redact, spoken_numbers
+from gateway.text.turn_taking import is_asking
 
 _MOST_TOOL_CALLS: Final = 20
 """Tool calls in the history of a new engine session, the latest ones: a result may be long."""
 PIN_REMOVED: Final = "[PIN removed]"
 _SHORTEST_PIN: Final = 4
+_SLOWEST_MARK: Final = 60.0
+"""Seconds after which a mark that was not echoed is lost."""
 _LONGEST_REDACTED: Final = 10_000
 """Characters, some ten minutes of speech. Longer texts take a while and are redacted when the call is over."""
 
@@ -66,6 +69,12 @@ class Transcript:
         self._answer_at: datetime | None = None
         self._was_redacted = False
         """Whether the agent's last text was changed: then the positions of its words are wrong."""
+        self._asides: list[Turn] = []
+        """What the caller said during the answer without ending it."""
+        self._spoken_over: AgentUtterance | None = None
+        """The answer that the engine may have stopped sending, because the caller began to speak."""
+        self._unplayed: list[tuple[int, AgentUtterance, Turn]] = []
+        """Answers with their numbers and turns that the next turn followed before the caller had heard all of them."""
         self._audible_since = self._sent_at = 0.0
         self.played_until = 0.0
         """When the carrier has played what was sent, on the loop's clock; estimated by its length."""
@@ -76,10 +85,29 @@ class Transcript:
         """The numbers in this text are a PIN: remove them from all later turns. The agent may repeat them."""
         self._hidden |= {number.digits for number in spoken_numbers(text) if len(number.digits) >= _SHORTEST_PIN}
 
+    def is_audible(self, now: float) -> bool:
+        """Whether the caller still hears an answer, by the carrier's marks; without marks by its length."""
+        if self.playout.is_played_out:
+            return False
+        return now < self.played_until + (_SLOWEST_MARK if self.playout.is_pending else 0.0)
+
+    def is_asking(self, now: float) -> bool:
+        """Whether the caller hears a question, or has just heard one."""
+        return self._answer is not None and is_asking(*self._answer.split_at(self._heard_bytes(self._answer, now)))
+
+    @property
+    def answer_is_complete(self) -> bool:
+        """Whether the engine has sent all of its last answer."""
+        return self._answer is None or self._answer.done
+
+    def spoken_over(self) -> None:
+        """The caller speaks and the answer goes on, as far as the engine sends it."""
+        self._spoken_over = self._answer
+
     def caller_finished(self, turn: str, at: datetime) -> None:
         """The caller's turn of this name is over. Its text may come later than the answer to it."""
         if turn not in self._ended_at:
-            self._close_answer()
+            self._end_answer()
             self._ended_at[turn] = at
 
     def had_no_words(self, turn: str) -> None:
@@ -96,17 +124,24 @@ class Transcript:
         ended_at = self._ended_at.get(turn)
         return ended_at is not None and (self._answer is not None or any(one.at > ended_at for one in self.turns))
 
-    def caller_said(self, text: str, at: datetime, turn: str = "") -> Turn:
-        """The text of a turn of the caller. That of one that is answered goes before the answer."""
+    def caller_said(self, text: str, at: datetime, turn: str = "", *, aside: bool = False) -> Turn:
+        """
+        The text of a turn of the caller. That of one that is answered goes before the answer.
+
+        `aside`: the answer that is being spoken goes on after it.
+        """
         text = self._redacted(text)
         is_late = self.is_answered(turn)
         at = self._ended_at.pop(turn, at) if is_late else at
         self._ended_at.pop(turn, None)
-        if not is_late:
-            self._close_answer()
         said = Turn(Speaker.CALLER, text, at, kept=not self._session.off_record)
-        place = next((number for number, one in enumerate(self.turns) if is_late and one.at > at), len(self.turns))
-        self.turns.insert(place, said)
+        if aside and not is_late and self._open_turn:
+            self._asides.append(said)
+        else:
+            if not is_late:
+                self._end_answer()
+            place = next((number for number, one in enumerate(self.turns) if is_late and one.at > at), len(self.turns))
+            self.turns.insert(place, said)
         self._records.events.caller_said(text, at, is_late=is_late)
         return said
 
@@ -153,6 +188,7 @@ class Transcript:
     def interrupted(self, now: float) -> int | None:
         """Barge-in: what was not played by now never will be. Returns its milliseconds, None if the answer was over."""
         self.played_until = min(self.played_until, now)
+        self._cut_unplayed()
         answer = self._answer
         if answer is None:
             return None
@@ -160,10 +196,10 @@ class Transcript:
         assumed = answer.done and not self.playout.marks_work
         is_played_out = not answer.done and self._is_played_out(answer, now)
         answer.done |= is_played_out
-        has_text = self._answer_at is not None
+        has_text, place = self._answer_at is not None, len(self.turns)
         heard = answer.sent if is_played_out else self._heard_bytes(answer, now)
         self._close_answer(None if assumed else heard)
-        if assumed or (has_text and self.turns[-1].heard):
+        if assumed or (has_text and self.turns[place].heard):
             return None
         played = self.playout.played(now) - answer.start if self.playout.marks_work else self._heard_bytes(answer, now)
         return (answer.sent - min(max(played, 0), answer.sent)) * 1000 // BYTES_PER_SECOND
@@ -199,10 +235,11 @@ class Transcript:
 
     def finish(self, now: float) -> list[Turn]:
         """The call is over: all turns that may be kept."""
+        self._cut_unplayed()
         if self._answer is not None and self._is_known_unheard(self._answer):
             self._close_answer(self._heard_bytes(self._answer, now))
         else:
-            self._close_answer()
+            self._end_answer()
         return [turn for turn in self.turns if turn.kept]
 
     # What was said
@@ -215,10 +252,13 @@ class Transcript:
     @property
     def so_far(self) -> list[Turn]:
         """All turns, with the answer that is being spoken."""
+        return [*self.turns, *self._open_turn, *self._asides]
+
+    @property
+    def _open_turn(self) -> list[Turn]:
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
-            return list(self.turns)
-        kept = not self._session.off_record
-        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=kept)]
+            return []
+        return [Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self._session.off_record)]
 
     def answer_before(self, turn: str) -> str:
         """The agent's last words before this turn of the caller, or so far."""
@@ -241,10 +281,11 @@ class Transcript:
     @property
     def log_rows(self) -> list[Row]:
         """The rows of the call log for everything so far that may be kept."""
-        turns = self.so_far
-        is_open = len(turns) > len(self.turns) and not self._session.off_record
-        kept = [turn for turn in turns if turn.kept]
-        return [*rows_of_turns(kept, open_answer=self._number if is_open else None), *rows_beside_turns(self._session)]
+        is_open = bool(self._open_turn) and not self._session.off_record
+        kept = [turn for turn in [*self.turns, *self._open_turn] if turn.kept]
+        rows = rows_of_turns(kept, open_answer=self._number if is_open else None)
+        asides = rows_of_turns([turn for turn in self._asides if turn.kept])
+        return [*rows, *asides, *rows_beside_turns(self._session)]
 
     def _redacted(self, text: str) -> str:
         if len(text) > _LONGEST_REDACTED:
@@ -285,6 +326,24 @@ class Transcript:
         unmarked = 0 if answer.done or heard <= 0 else MARK_BYTES - 1
         return answer.sent - heard > unmarked
 
+    def _end_answer(self) -> None:
+        """The caller's turn follows. The carrier may still have some of the answer to play."""
+        answer, number, place = self._answer, self._number, len(self.turns)
+        is_stopped = answer is not None and answer is self._spoken_over and not answer.done
+        self._close_answer(answer.sent if answer is not None and is_stopped else None)
+        if answer is not None and len(self.turns) > place and self.playout.confirmed - answer.start < answer.sent:
+            self._unplayed.append((number, answer, self.turns[place]))
+
+    def _cut_unplayed(self) -> None:
+        """What was not played by now of earlier answers never will be."""
+        unplayed, self._unplayed = self._unplayed, []
+        for number, answer, turn in unplayed if self.playout.marks_work else ():
+            heard, unheard = answer.split_at(min(self.playout.confirmed - answer.start, answer.sent))
+            if unheard == turn.unheard or not any(turn is kept for kept in self.turns):
+                continue
+            self.turns = [replace(one, text=heard, unheard=unheard) if one is turn else one for one in self.turns]
+            self._records.events.cut_off(number, heard, unheard)
+
     def _close_answer(self, heard_bytes: int | None = None) -> None:
         """Make the answer a turn: all of it, or what was heard."""
         answer, self._answer = self._answer, None
@@ -293,6 +352,8 @@ class Transcript:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
         self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self._session.off_record))
+        self.turns += self._asides
+        self._asides = []
         if unheard:
             self._records.events.cut_off(self._number, heard, unheard)
         self._number += 1

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.agents import Agent
 from gateway.engines import interface as engine
 from gateway.engines.interface import AgentFunction, AgentSettings, EngineEvent, FunctionCall
 from gateway.errors import RemoteProtocolError
@@ -35,6 +36,9 @@ _WITHOUT_FIELDS: Final[dict[str, EngineEvent]] = {
     "InjectionRefused": engine.InjectionRefused(),
 }
 _TYPES_WITHOUT_FIELDS: Final = {event: name for name, event in _WITHOUT_FIELDS.items()}
+
+# The confidence that ends a turn, and the silence in milliseconds that ends it without. Flux takes 0.7 and 5000.
+_PATIENCE: Final[dict[str, tuple[float, int]]] = {"short": (0.6, 3000), "normal": (0.7, 5000), "long": (0.85, 8000)}
 
 _OWN_PROVIDER: Final = {"type": "open_ai", "model": "voice-gateway"}
 """Deepgram requires a model beside an own endpoint and passes its name through to it."""
@@ -203,12 +207,21 @@ def _turn(message: Mapping[str, Any]) -> str:
     return turn if isinstance(turn, str) else ""
 
 
-def _listen(settings: AgentSettings) -> Mapping[str, Any]:
+def _listen(settings: AgentSettings) -> dict[str, Any]:
     """The agent's recogniser, with names from memory after its own keyterms. Nova 2 takes none."""
-    provider = settings.agent.listen
-    if not settings.keyterms or not str(provider.get("model", "")).startswith(("flux-", "nova-3")):
-        return provider
-    return {**provider, "keyterms": list(dict.fromkeys([*provider.get("keyterms", ()), *settings.keyterms]))}
+    provider = {**_patience(settings.agent), **settings.agent.listen}
+    if settings.keyterms and str(provider.get("model", "")).startswith(("flux-", "nova-3")):
+        provider["keyterms"] = list(dict.fromkeys([*provider.get("keyterms", ()), *settings.keyterms]))
+    return provider
+
+
+def _patience(agent: Agent) -> dict[str, Any]:
+    """When a turn of the caller ends. Only Flux can be set; what the agent's own `listen` sets takes precedence."""
+    if agent.patience == "normal" or agent.listen.get("version") != "v2":
+        return {}
+    threshold, timeout = _PATIENCE[agent.patience]
+    eager = agent.listen.get("eager_eot_threshold", 0.0)  # must not be higher
+    return {"eot_threshold": max(threshold, eager), "eot_timeout_ms": timeout}
 
 
 def _word_ends(message: Mapping[str, Any]) -> tuple[engine.WordEnd, ...]:

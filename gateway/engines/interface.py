@@ -344,7 +344,7 @@ class VoiceEngine(Protocol):
         """Background work for all sessions, until cancelled. May return at once."""
 
 
-SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
+SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, OPENAI_API_KEY or XAI_API_KEY, or run: {how_to_install('local')}"
 """What to do where no engine is set up."""
 
 

@@ -19,6 +19,8 @@ from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
 from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import NoEngine, VoiceEngine
 from gateway.engines.local import LocalSpeech
+from gateway.engines.realtime import RealtimeEngine, RealtimeTimeouts
+from gateway.engines.realtime_codec import OPENAI, XAI
 from gateway.engines.speech_registry import SpeechServices
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import SettingsError
@@ -118,6 +120,18 @@ def _deepgram(settings: Settings, connect: Connector) -> VoiceEngine:
     return DeepgramEngine(connect, settings.deepgram_agent_url, key, DeepgramTimeouts())
 
 
+def _openai(settings: Settings, connect: Connector) -> VoiceEngine:
+    tls_context()
+    key = settings.openai_api_key or Secret("")
+    return RealtimeEngine(connect, settings.openai_realtime_url, key, OPENAI, RealtimeTimeouts())
+
+
+def _xai(settings: Settings, connect: Connector) -> VoiceEngine:
+    tls_context()
+    key = settings.xai_api_key or Secret("")
+    return RealtimeEngine(connect, settings.xai_realtime_url, key, XAI, RealtimeTimeouts())
+
+
 def _local(settings: Settings, connect: Connector) -> VoiceEngine:
     SpeechConfig.read(settings.local_recogniser, settings.local_voice)
     key = settings.local_speech_api_key
@@ -131,4 +145,4 @@ def _local(settings: Settings, connect: Connector) -> VoiceEngine:
     return CascadeEngine(local.name, local, local)
 
 
-ENGINES: Final[Mapping[str, MakeEngine]] = {"deepgram": _deepgram, "local": _local}
+ENGINES: Final[Mapping[str, MakeEngine]] = {"deepgram": _deepgram, "openai": _openai, "xai": _xai, "local": _local}

@@ -1,11 +1,36 @@
-"""Words that take part in turn-taking, by language: said to a silent caller, or after a lost connection. No state."""
+"""
+Words that decide whose turn it is, by language. No state, no clock.
 
+Backchannels ("mm-hm", "okay", "genau") show that a person listens and does not want to speak. The sentences for a
+silent caller and for a lost connection are here too.
+"""
+
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from gateway.text.languages import load_language
+from gateway.text.phrases import any_of, spaced
 
 _DEFAULT_LANGUAGE: Final = "en"
+_HUM: Final = r"(?:[mh]*m[mh]*|u*h+u*h*m*|a+h+a*h*|o+h+|e+h+m*|a+ha+) "
+"""In every language: mm-hm, hmm, uh-huh, ah, aha, oh."""
+_SENTENCE: Final = re.compile(r"[^.!?…]+(?:[.!?…]+|$)")
+_MOST_BACKCHANNELS: Final = 6
+"""In one turn. Also bounds the work of the regular expression."""
+
+
+def is_backchannel(text: str, language: str) -> bool:
+    """Whether a turn consists of backchannels alone. Without any words it is none."""
+    return _backchannels(language).fullmatch(spaced(text)) is not None
+
+
+def is_asking(heard: str, rest: str) -> bool:
+    """Whether an answer, interrupted between `heard` and `rest`, was at a question or just after one."""
+    at = max(len(_SENTENCE.findall(heard.strip())) - 1, 0)
+    sentences: list[str] = _SENTENCE.findall(f"{heard.strip()} {rest.strip()}".strip())
+    return any(sentence.endswith("?") for sentence in sentences[max(at - 1, 0) : at + 1])
 
 
 def silence_texts(language: str) -> Mapping[str, str]:
@@ -18,6 +43,11 @@ def lost_connection_text(language: str) -> str:
     """Said when the conversation goes on after a lost connection."""
     text: str = _table(language)["connection"]["lost"]
     return text
+
+
+@lru_cache(maxsize=16)
+def _backchannels(language: str) -> re.Pattern[str]:
+    return re.compile(f"(?:{_HUM}|{any_of(_table(language)['backchannels'])}){{1,{_MOST_BACKCHANNELS}}}")
 
 
 def _table(language: str) -> Mapping[str, Any]:

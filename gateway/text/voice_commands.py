@@ -7,13 +7,13 @@ ignored. A destructive command is confirmed first, and only a plain yes as the n
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from gateway.text.languages import load_language
-from gateway.text.plain_text import unaccented
+from gateway.text.phrases import any_of, spaced, words
 
 CONFIRM_SECONDS: Final = 30.0
 """How long a confirmation can be answered."""
@@ -73,13 +73,13 @@ class VoiceCommands:
     """Recognises the commands of one call. `name` is the agent's; unknown languages are treated as English."""
 
     def __init__(self, language: str = _DEFAULT_LANGUAGE, *, name: str = "") -> None:
-        self._phrases = _load(language, " ".join(_words(name)))
+        self._phrases = _load(language, " ".join(words(name)))
         self._asked: VoiceCommandKind | None = None
         self._asked_at = 0.0
 
     def heard(self, text: str, now: float) -> VoiceCommand | None:
         """The command in one turn of the caller, or None."""
-        spoken = _spoken(text)
+        spoken = spaced(text)
         if self._phrases.filler.fullmatch(spoken):
             return None
         # Only the next turn can confirm a command: a later yes answers something else.
@@ -110,7 +110,7 @@ class VoiceCommands:
 
     def is_bare(self, text: str) -> bool:
         """Whether the turn consists of the command alone."""
-        return all(self._phrases.filler.fullmatch(_spoken(sentence)) for sentence in _sentences(text)[:-1])
+        return all(self._phrases.filler.fullmatch(spaced(sentence)) for sentence in _sentences(text)[:-1])
 
     def _command(self, kind: VoiceCommandKind, step: CommandStep) -> VoiceCommand:
         common = self._phrases.rules
@@ -143,7 +143,7 @@ def consent_answer(text: str, language: str) -> ConsentAnswer | None:
     Only a whole sentence is a yes. A sentence that begins with a no is one, whatever follows, also after a yes.
     """
     phrases = _load(language, "")
-    sentences = [_spoken(sentence) for sentence in _sentences(text[:_LONGEST_ANSWER])]
+    sentences = [spaced(sentence) for sentence in _sentences(text[:_LONGEST_ANSWER])]
     answers = [sentence for sentence in sentences if not phrases.filler.fullmatch(sentence)] or sentences
     if any(phrases.refuses.match(sentence) and not phrases.agrees.fullmatch(sentence) for sentence in answers):
         return ConsentAnswer(False)
@@ -154,7 +154,7 @@ def consent_answer(text: str, language: str) -> ConsentAnswer | None:
 
 @dataclass(frozen=True, slots=True)
 class _Phrases:
-    """One language: its patterns, which match the output of `_spoken`, and its texts."""
+    """One language: its patterns, which match the output of `spaced`, and its texts."""
 
     commands: Mapping[VoiceCommandKind, re.Pattern[str]]
     yes: re.Pattern[str]
@@ -176,14 +176,14 @@ class _Phrases:
             # Also before a comma, as in "Off the record, I have never liked it": the rest must not be stored either.
             clauses = sentence.split(",")[:_OPENING_CLAUSES]
             openings = (" ".join(clauses[: end + 1]) for end in range(len(clauses)))
-            if any(off_record.fullmatch(_spoken(opening)) for opening in openings):
+            if any(off_record.fullmatch(spaced(opening)) for opening in openings):
                 return VoiceCommandKind.OFF_RECORD
-        last = _spoken(sentences[-1]) if sentences else ""
+        last = spaced(sentences[-1]) if sentences else ""
         return next((kind for kind, pattern in self.commands.items() if pattern.fullmatch(last)), None)
 
     def sets_pin(self, text: str) -> bool:
         pattern = self.commands[VoiceCommandKind.SET_PIN]
-        return any(pattern.match(_spoken(sentence)) for sentence in _sentences(text))
+        return any(pattern.match(spaced(sentence)) for sentence in _sentences(text))
 
 
 def _rules(language: str) -> Mapping[str, Any]:
@@ -199,36 +199,19 @@ def _load(language: str, name: str) -> _Phrases:
     consent = rules["consent"]
     names = [name] if name else []
     # Bounded, so that endless repetitions by a caller can't keep the regular expression busy.
-    before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"
-    after = f"(?:{_any_of([*rules['after'], *names])}){{0,4}}"
-    phrases = {kind: _any_of(rules[kind]["phrases"]) for kind in VoiceCommandKind}
+    before = f"(?:{any_of([*rules['before'], *names])}){{0,6}}"
+    after = f"(?:{any_of([*rules['after'], *names])}){{0,4}}"
+    phrases = {kind: any_of(rules[kind]["phrases"]) for kind in VoiceCommandKind}
     return _Phrases(
         commands={kind: re.compile(f"{before}(?:{phrase}){after}") for kind, phrase in phrases.items()},
-        yes=re.compile(f"{before}(?:{_any_of(rules['yes'])}){{1,4}}{after}"),
-        no=re.compile(f"{before}(?:{_any_of(rules['no'])})"),
+        yes=re.compile(f"{before}(?:{any_of(rules['yes'])}){{1,4}}{after}"),
+        no=re.compile(f"{before}(?:{any_of(rules['no'])})"),
         filler=re.compile(before),
-        agrees=re.compile(f"{before}(?:{_any_of([*rules['yes'], *consent['yes']])}){{1,4}}{after}"),
-        refuses=re.compile(f"{before}(?:{_any_of([*rules['no'], *consent['no']])})"),
+        agrees=re.compile(f"{before}(?:{any_of([*rules['yes'], *consent['yes']])}){{1,4}}{after}"),
+        refuses=re.compile(f"{before}(?:{any_of([*rules['no'], *consent['no']])})"),
         rules=rules,
     )
 
 
-def _any_of(phrases: Iterable[str]) -> str:
-    """Phrases as a pattern, each word followed by a space; [words] are optional, (one|another) is a choice."""
-    syntax = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|"}
-    parts = re.findall(r"[][()|]|[^][()|]+", "|".join(phrases))
-    return "".join(syntax.get(part) or _spoken(part) for part in parts)
-
-
 def _sentences(text: str) -> list[str]:
-    return [sentence for sentence in re.split(r"[.!?;:…]+", text) if _words(sentence)]
-
-
-def _spoken(text: str) -> str:
-    """The words of a text, each followed by a space."""
-    return "".join(f"{word} " for word in _words(text))
-
-
-def _words(text: str) -> list[str]:
-    """Words in lower case, without accents and apostrophes, which recognisers write differently."""
-    return re.findall(r"\w+", unaccented(re.sub("['’]", "", text.casefold())))
+    return [sentence for sentence in re.split(r"[.!?;:…]+", text) if words(sentence)]

@@ -502,3 +502,155 @@ async def test_usage_of_the_engine_is_added_up(line):
     for _ in range(2):
         line.engine.session.emit(UsageReported({"input_tokens": 10, "output_tokens": 3}))
     assert line.call.session.usage == {"input_tokens": 20, "output_tokens": 6}
+
+
+# What the caller's speech does to the agent's
+
+
+@contextlib.asynccontextmanager
+async def talking(interrupt: str, answer: str = "It is ready, and it has a new chain.") -> AsyncIterator[Line]:
+    """A call in which the carrier has played 400 ms of the agent's complete answer of 2 s."""
+    line = Line(interrupt=interrupt)
+    await line.connected()
+    line.engine.session.emit(AgentSaid(answer))
+    line.engine.session.speak(b"\x01" * 16_000)
+    line.engine.session.emit(AgentAudioDone())
+    line.call.on_mark(line.stream.marks[0])
+    yield line
+    line.call.end(EndReason.SHUTDOWN)
+    await line.ends()
+
+
+def turns(line: Line) -> list[tuple[str, str, str]]:
+    return [(str(turn.speaker), turn.text, turn.unheard) for turn in line.session.turns or line.call.turns()]
+
+
+async def test_noise_does_not_stop_an_agent_that_waits_for_words():
+    async with talking("words") as line:
+        line.engine.session.emit(UserStartedSpeaking(), TurnEnded())
+        assert "clear" not in line.stream.sent
+
+
+async def test_backchannel_leaves_the_agent_speaking():
+    async with talking("words") as line:
+        line.caller_says("Uh-huh, alright.")
+        line.agent_says("Anything else?")  # the engine's answer to it is not wanted
+        assert "clear" not in line.stream.sent
+        assert len(line.stream.audio) == 16_000
+        line.carrier_plays_all()
+        assert turns(line) == [
+            ("agent", "It is ready, and it has a new chain.", ""),
+            ("caller", "Uh-huh, alright.", ""),
+        ]
+        line.caller_says("Thank you.")
+        line.agent_says("You are welcome.")
+    assert turns(line)[2:] == [("caller", "Thank you.", ""), ("agent", "You are welcome.", "")]
+
+
+async def test_agent_that_was_not_finished_answers_the_backchannel():
+    """The engine may have dropped the rest of its answer."""
+    line = Line(interrupt="words")
+    await line.connected()
+    line.engine.session.emit(AgentSaid("It is ready."))
+    line.engine.session.speak(b"\x01" * 8_000)
+    line.caller_says("Mm-hm.")
+    line.agent_says("And it has a new chain.")
+    assert len(line.stream.audio) == 8_160
+    line.call.end(EndReason.SHUTDOWN)
+    await line.ends()
+    assert turns(line) == [("agent", "It is ready. And it has a new chain.", ""), ("caller", "Mm-hm.", "")]
+
+
+async def test_own_words_are_heard_after_a_backchannel():
+    async with talking("never") as line:
+        line.caller_says("Okay.")
+        line.call.say("Your taxi is here.")
+        line.agent_says("Your taxi is here.")
+        assert len(line.stream.audio) == 16_160
+
+
+async def test_function_is_answered_after_a_backchannel():
+    async with talking("words") as line:
+        line.caller_says("Okay.")
+        line.engine.session.emit(FunctionsRequested((FunctionCall("f1", "unknown", "{}"),)))
+        line.agent_says("It is booked.")
+        assert len(line.stream.audio) == 16_160
+
+
+async def test_words_cut_off_an_agent_that_waits_for_them():
+    async with talking("words") as line:
+        line.engine.session.emit(UserStartedSpeaking())
+        assert "clear" not in line.stream.sent
+        line.engine.session.emit(TurnEnded(), UserSaid("What colour is it?"))
+        assert line.stream.sent[-1] == "clear"
+        assert line.engine.session.truncated == [1600]
+        line.agent_says("Red.")
+    assert turns(line) == [
+        ("agent", "It is", "ready, and it has a new chain."),
+        ("caller", "What colour is it?", ""),
+        ("agent", "Red.", ""),
+    ]
+
+
+async def test_long_speech_cuts_off_before_its_text():
+    async with talking("words") as line:
+        line.engine.session.emit(UserStartedSpeaking())
+        for _ in range(12):
+            line.call.on_caller_audio(b"\x10\x90" * 80)
+            await asyncio.sleep(0.1)
+            line.call.tick(line.now)
+        assert line.stream.sent.count("clear") == 1
+        line.engine.session.emit(TurnEnded(), UserSaid("I wanted to ask something else."))
+        assert line.stream.sent.count("clear") == 1
+
+
+async def test_agent_that_is_never_cut_off_answers_afterwards():
+    async with talking("never") as line:
+        line.caller_says("What colour is it?")
+        line.agent_says("Red.")
+        assert "clear" not in line.stream.sent
+        assert len(line.stream.audio) == 16_160
+    assert turns(line) == [
+        ("agent", "It is ready, and it has a new chain.", ""),
+        ("caller", "What colour is it?", ""),
+        ("agent", "Red.", ""),
+    ]
+
+
+async def test_hangup_shows_what_was_heard_of_each_answer():
+    """The caller has spoken, the next answer is queued, and the carrier still plays the first one."""
+    async with talking("never") as line:
+        line.caller_says("What colour is it?")
+        line.engine.session.emit(AgentSaid("Red."))
+        line.engine.session.speak(AUDIO)
+        line.engine.session.emit(AgentAudioDone())
+    assert turns(line) == [
+        ("agent", "It is", "ready, and it has a new chain."),
+        ("caller", "What colour is it?", ""),
+        ("agent", "", "Red."),
+    ]
+    assert ("cut off", "It is", "ready, and it has a new chain.") in line.records.events.written
+
+
+async def test_yes_to_a_question_is_answered():
+    async with talking("words", "Shall I book it? I have a table by the window.") as line:
+        line.caller_says("Yes.")
+        line.agent_says("Done.")
+    assert turns(line)[1:] == [("caller", "Yes.", ""), ("agent", "Done.", "")]
+
+
+async def test_yes_before_the_question_is_a_backchannel():
+    async with talking("words", "I have a table for two by the window at eight. Shall I book it?") as line:
+        line.caller_says("Yes, great.")
+        assert "clear" not in line.stream.sent
+
+
+async def test_command_is_no_backchannel():
+    async with talking("words") as line:
+        line.caller_says("Forget that.")
+        await asyncio.sleep(1)
+        line.engine.session.emit(AgentSaid(line.engine.session.said[-1]))
+        line.engine.session.speak(b"\x01" * 16_000)
+        line.caller_says("Yes.")
+        await asyncio.sleep(1)
+        assert line.engine.session.said[-1] != line.engine.session.said[0]

@@ -120,7 +120,7 @@ async def test_speech_servers_are_asked(doctor: Any) -> None:
 async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     _, found = await doctor()
-    todo = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
+    todo = f"set DEEPGRAM_API_KEY, OPENAI_API_KEY or XAI_API_KEY, or run: {how_to_install('local')}"
     assert found["engine"] == ("wrong", f"no voice engine, so calls are rejected; {todo}")
 
 

@@ -34,6 +34,7 @@ from gateway.engines.interface import (
 )
 from gateway.errors import RemoteProtocolError
 from gateway.llm.chat import LanguageModel, LlmEndpoint
+from tests.fakes.deepgram_settings import check_listen
 
 MAYA = Agent("maya", "You are Maya.")
 NEW_CALL = AgentSettings(
@@ -273,3 +274,25 @@ def test_names_from_memory_are_keyterms(listen, sent):
     provider = json.loads(DeepgramCodec().settings(settings))["agent"]["listen"]["provider"]
     assert provider.get("keyterms") == sent
     assert agent.listen.get("keyterms") == listen.get("keyterms")
+
+
+@pytest.mark.parametrize(
+    ("listen", "patience", "expected"),
+    [
+        ("flux-general-en", "normal", {}),
+        ("flux-general-en", "short", {"eot_threshold": 0.6, "eot_timeout_ms": 3000}),
+        ("flux-general-en", "long", {"eot_threshold": 0.85, "eot_timeout_ms": 8000}),
+        ({"model": "flux-general-en", "eot_threshold": 0.9}, "long", {"eot_threshold": 0.9, "eot_timeout_ms": 8000}),
+        (
+            {"model": "flux-general-en", "eager_eot_threshold": 0.65},
+            "short",
+            {"eot_threshold": 0.65, "eager_eot_threshold": 0.65, "eot_timeout_ms": 3000},
+        ),
+        ("nova-3", "long", {}),
+    ],
+)
+def test_patience_is_set_where_deepgram_can(listen: Any, patience: Any, expected: dict[str, Any]) -> None:
+    settings = AgentSettings(Agent("maya", "", listen=listen, patience=patience), "")
+    provider = json.loads(DeepgramCodec().settings(settings))["agent"]["listen"]["provider"]
+    assert {key: value for key, value in provider.items() if "eot" in key} == expected
+    check_listen({"provider": provider})

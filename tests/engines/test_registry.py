@@ -49,6 +49,18 @@ def test_deepgram_where_its_key_is_set() -> None:
     assert (engine.name, engine.has_llm, engine.health()) == ("deepgram", True, {"engine": "deepgram"})
 
 
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        (["deepgram", "openai", "xai"], "deepgram"),
+        (["openai", "xai"], "openai"),
+        (["xai"], "xai"),
+    ],
+)
+def test_first_engine_with_a_key_is_used(keys: list[str], name: str) -> None:
+    assert made(**{f"{key}_api_key": Secret("k") for key in keys}).name == name
+
+
 def test_local_without_a_key() -> None:
     engine = made()
     assert isinstance(engine, CascadeEngine)
@@ -68,7 +80,7 @@ async def test_no_engine_without_the_packages(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"voice_engine": "siri"}, "VOICE_ENGINE is 'siri'; use one of: deepgram, local"),
+        ({"voice_engine": "siri"}, "VOICE_ENGINE is 'siri'; use one of: deepgram, local, openai, xai"),
         ({"voice_engine": "deepgram"}, "VOICE_ENGINE is deepgram but DEEPGRAM_API_KEY is not set"),
         ({"local_voice": "alto"}, "LOCAL_VOICE is 'alto'; write hibari, or an address"),
     ],
@@ -81,7 +93,7 @@ def test_mistake_is_one_line(fields: dict[str, Any], problem: str) -> None:
 @pytest.mark.parametrize(
     ("engine", "problem"),
     [
-        ("siri", r"gateway.toml, \[agents.maya\]: engine is 'siri'; use one of: deepgram, local"),
+        ("siri", r"gateway.toml, \[agents.maya\]: engine is 'siri'; use one of: deepgram, local, openai, xai"),
         (["local", "deepgram"], r"\[agents.maya\]: engine is deepgram but DEEPGRAM_API_KEY is not set"),
     ],
 )

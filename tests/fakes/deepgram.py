@@ -91,6 +91,10 @@ class FakeDeepgram:
         assert self._server is not None
         return f"ws://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{PATH}"
 
+    def settings(self) -> dict[str, str]:
+        """The gateway's settings for this engine."""
+        return {"DEEPGRAM_API_KEY": self.api_key, "DEEPGRAM_AGENT_URL": self.url}
+
     def behave(self, **behaviour: Any) -> None:
         """Change the behaviour of later conversations."""
         self.behaviour = replace(self.behaviour, **behaviour)

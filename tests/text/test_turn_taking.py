@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.text.turn_taking import lost_connection_text, silence_texts
+from gateway.text.turn_taking import is_asking, is_backchannel, lost_connection_text, silence_texts
 
 
 @pytest.mark.parametrize("language", ["en", "de", "es", "fr"])
@@ -18,3 +18,70 @@ def test_unknown_language_is_treated_as_english():
 def test_every_language_excuses_a_lost_connection():
     assert len({lost_connection_text(language) for language in ("en", "de", "es", "fr")}) == 4
     assert lost_connection_text("nl") == "Sorry, I lost you for a second."
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "Mm-hm."),
+        ("en", "Mhm, mhm."),
+        ("en", "Uh-huh, okay."),
+        ("en", "Yeah, yeah, that's right."),
+        ("en", "Oh wow, really?"),
+        ("en", "Hmm… I see."),
+        ("de", "Ja, genau."),
+        ("de", "Ach so, alles klar."),
+        ("de", "Hm, ja, verstehe."),
+        ("es", "Vale, vale."),
+        ("es", "Ajá, sí, claro."),
+        ("fr", "D’accord."),
+        ("fr", "Ah oui, très bien."),
+        ("it", "Mm-hm, okay."),
+    ],
+)
+def test_backchannels_are_recognised(language, text):
+    assert is_backchannel(text, language)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "Okay, stop."),
+        ("en", "No."),
+        ("en", "Yes, but what about Friday?"),
+        ("en", "Right, so I need two."),
+        ("en", "Hello?"),
+        ("en", "Wait."),
+        ("en", "I see my doctor on Monday."),
+        ("en", "Him."),
+        ("en", ""),
+        ("en", "…"),
+        ("de", "Ja, aber am Freitag nicht."),
+        ("de", "Nein, genau das nicht."),
+        ("de", "Moment."),
+        ("es", "Sí, pero mañana."),
+        ("es", "Ya no."),
+        ("fr", "D'accord, mais pas demain."),
+        ("fr", "Non."),
+        ("en", "okay " * 7),
+    ],
+)
+def test_words_that_want_an_answer_are_no_backchannels(language, text):
+    assert not is_backchannel(text, language)
+
+
+@pytest.mark.parametrize(
+    ("heard", "rest", "asking"),
+    [
+        ("Would you like", "the window seat? It is free.", True),
+        ("Would you like the window seat?", "It is free. And quiet.", True),
+        ("Would you like the window seat? It", "is free. And quiet.", True),
+        ("Would you like the window seat? It is free. And", "quiet.", False),
+        ("We have a window seat. It", "is free. Would you like it?", False),
+        ("", "Is that you? Good.", True),
+        ("Your order", "", False),
+        ("", "", False),
+    ],
+)
+def test_question_is_where_the_caller_is(heard, rest, asking):
+    assert is_asking(heard, rest) is asking
