@@ -9,6 +9,7 @@ from tests.fakes.speech_services import KEY, WORD_BYTES, FakeSpeech, speech
 from tests.stage import ADMIN, CALLED, CALLER, PUBLIC_URL, SOUND, make_carrier, running_gateway, until
 
 GREETING = "Hello, this is Maya."
+SORRY = "Sorry, I lost you for a second."
 PARTS = {
     "deepgram/flux-general-en": "elevenlabs/Rachel",
     "deepgram/nova-3": "cartesia/voice-id",
@@ -56,13 +57,16 @@ def _marks(call):
 
 
 @contextlib.asynccontextmanager
-async def house(folder, listen, speak):
+async def house(folder, *parts):
+    """`parts`: recogniser and voice of each engine, in order of preference."""
     async with FakeSpeech() as speech, FakeLlm() as llm, make_carrier("twilio", hold_playback=True) as carrier:
         think = f'{{ url = "{llm.url}/v1", model = "test", api_key = "test-key" }}'
-        engine = f'{{ listen = "{listen}", think = {think}, speak = "{speak}" }}'
+        engines = [f'{{ listen = "{listen}", think = {think}, speak = "{speak}" }}' for listen, speak in parts]
         (folder / "prompts").mkdir()
         (folder / "prompts" / "maya.md").write_text("You are Maya.")
-        (folder / "gateway.toml").write_text(f'[agents.maya]\ngreeting = "{GREETING}"\nengine = {engine}\n')
+        (folder / "gateway.toml").write_text(
+            f'[agents.maya]\ngreeting = "{GREETING}"\nengine = [{", ".join(engines)}]\n'
+        )
         http_url = speech.url.replace("ws:", "http:")
         environ = {
             "DATA_DIR": str(folder / "data"),
@@ -90,7 +94,7 @@ async def house(folder, listen, speak):
 
 @pytest.mark.parametrize("listen", PARTS)
 async def test_services_of_different_vendors_make_a_call(tmp_path, listen):
-    async with house(tmp_path, listen, PARTS[listen]) as scene:
+    async with house(tmp_path, (listen, PARTS[listen])) as scene:
         scene.llm.answers("It is ready. Come by on Friday.")
         call = await scene.dial()
         await scene.played(call, speech(GREETING))
@@ -105,7 +109,7 @@ async def test_services_of_different_vendors_make_a_call(tmp_path, listen):
 @pytest.mark.parametrize("listen", ["deepgram/flux-general-en", "deepgram/nova-3"])
 async def test_heard_text_is_exact_after_a_barge_in(tmp_path, listen):
     """The voice reports its words: the stored turn and the model's history end with the last word that was played."""
-    async with house(tmp_path, listen, PARTS[listen]) as scene:
+    async with house(tmp_path, (listen, PARTS[listen])) as scene:
         scene.llm.answers("You can come on Monday or Tuesday after lunch.")
         call = await scene.dial()
         await scene.played(call, speech(GREETING))
@@ -129,7 +133,7 @@ async def test_heard_text_is_exact_after_a_barge_in(tmp_path, listen):
 
 async def test_lost_sockets_lose_no_turn(tmp_path):
     """Both services drop the call's sockets: the caller notices nothing."""
-    async with house(tmp_path, "deepgram/flux-general-en", "elevenlabs/Rachel") as scene:
+    async with house(tmp_path, ("deepgram/flux-general-en", "elevenlabs/Rachel")) as scene:
         scene.llm.answers("It is ready.")
         call = await scene.dial()
         await scene.played(call, speech(GREETING))
@@ -146,3 +150,27 @@ async def test_lost_sockets_lose_no_turn(tmp_path):
         archive = await scene.archive()
         assert archive.endswith("CALLER: Is my bike ready?\nAGENT: It is ready.\n")
         assert "lost you" not in archive
+
+
+async def test_other_services_take_over_when_one_stays_away(tmp_path):
+    """The recogniser is lost within a turn and can't be reached again: the next engine hears the turn."""
+    flux, nova = ("deepgram/flux-general-en", "elevenlabs/Rachel"), ("deepgram/nova-3", "cartesia/voice-id")
+    async with house(tmp_path, flux, nova) as scene:
+        scene.llm.answers("It is ready.")
+        call = await scene.dial()
+        await scene.played(call, speech(GREETING))
+        await scene.recogniser.begins()
+        await call.until(lambda: call.clears > 0)
+        await scene.phone_sends(call, 1600)
+        scene.speech.refuses, scene.speech.refuses_at = 503, "/v2/listen"
+        scene.recogniser.abort()
+        second = await scene.speech.recogniser(1)
+        await second.hears(len(SOUND))
+        await scene.played(call, speech(SORRY))
+        await second.says("Is my bike ready?")
+        await scene.played(call, speech("It is ready."))
+        await call.hang_up()
+        assert await scene.archive() == (
+            f"AGENT: {GREETING}\nAGENT: {SORRY}\nCALLER: Is my bike ready?\nAGENT: It is ready.\n"
+        )
+        assert second.path == "/v1/listen"

@@ -10,6 +10,7 @@ import orjson
 from gateway.audio import BYTES_PER_SECOND
 from gateway.engines.interface import WordEnd
 from gateway.engines.streaming import (
+    LONGEST_TEXT,
     ServiceFailed,
     TextWindow,
     VoiceAudio,
@@ -96,7 +97,7 @@ class CartesiaCodec:
         ends = []
         for word, seconds in zip(times["words"], times["end"], strict=False):
             found = text.find(word, at) if isinstance(word, str) and word else -1
-            if found < 0 or not isinstance(seconds, int | float):
+            if found < 0 or not isinstance(seconds, int | float) or not 0 <= seconds < LONGEST_TEXT:
                 continue
             at = found + len(word)
             while text[at : at + 1].strip():  # punctuation that is not part of the word

@@ -14,6 +14,7 @@ import orjson
 from gateway.audio import BYTES_PER_SECOND
 from gateway.engines.interface import WordEnd
 from gateway.engines.streaming import (
+    LONGEST_TEXT,
     ServiceFailed,
     TextWindow,
     VoiceAudio,
@@ -126,7 +127,10 @@ def _times(alignment: Any) -> list[tuple[str, int]]:
     if not all(isinstance(column, list) for column in columns) or len({len(column or ()) for column in columns}) != 1:
         return []
     return [
-        (character, int(start) + int(duration))
+        (character, int(start + duration))
         for character, start, duration in zip(*columns, strict=True)
-        if isinstance(character, str) and isinstance(start, int | float) and isinstance(duration, int | float)
+        if isinstance(character, str)
+        and isinstance(start, int | float)
+        and isinstance(duration, int | float)
+        and 0 <= start + duration < LONGEST_TEXT * 1000
     ]

@@ -26,10 +26,12 @@ from gateway.settings import Secret
 from gateway.websocket.interface import NORMAL, Connector, Socket, SocketOwner
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+LONGEST_TEXT: Final = 3600.0
+"""Seconds. A word that ends later in its text's audio is an error of the service."""
 LEAD_FRAMES: Final = 50
-"""Audio before the start of a turn is reported that may belong to it: a second."""
+"""Audio without reported speech that may belong to the next turn: a second."""
 TURN_FRAMES: Final = 1500
-"""The newest audio of an unfinished turn, half a minute, which a new recogniser socket gets."""
+"""The newest audio whose text is not known, half a minute, which a new recogniser socket gets."""
 
 _log = logging.getLogger(__name__)
 
@@ -378,8 +380,6 @@ class StreamingRecogniser(ServiceStream):
         self._text_due_since: float | None = None
 
     def send_audio(self, audio: bytes) -> None:
-        if not self._speaking and len(self._kept) >= LEAD_FRAMES:
-            self._kept.popleft()
         self._kept.append(audio)
         self._send_audio(audio)
 
@@ -411,7 +411,10 @@ class StreamingRecogniser(ServiceStream):
         self._text_due_since = self._loop.time() if self._speaking else None
 
     def _decode(self, data: bytes) -> Sequence[RecogniserEvent]:
-        return self._codec.receive(data)
+        events = self._codec.receive(data)
+        while not (self._speaking or events) and len(self._kept) > LEAD_FRAMES:
+            self._kept.popleft()  # the service works, and has heard no speech in it
+        return events
 
     def _handle(self, event: TurnBegan | TurnRecognised, listener: SpeechListener) -> None:
         self._text_due_since = None

@@ -56,6 +56,12 @@ def test_words_are_found_in_the_text(cartesia):
     assert cartesia.receive("timestamps", word_timestamps=times) == [expected]
 
 
+@pytest.mark.parametrize("end", [-1, 1e308, None, "1"])
+def test_impossible_times_are_skipped(cartesia, end):
+    times = {"words": ["Well", "I"], "start": [0, 0.5], "end": [end, 0.5]}
+    assert cartesia.receive("timestamps", word_timestamps=times) == [VoiceWords(1, (WordEnd(7, 4000),))]
+
+
 def test_cancelled_texts_are_cancelled_there(cartesia):
     cartesia.codec.say(2, "Two.")
     cartesia.codec.say(3, "Three.")

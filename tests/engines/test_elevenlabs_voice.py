@@ -78,6 +78,13 @@ def test_characters_that_are_not_in_the_text_are_skipped(codec):
     assert words == VoiceWords(1, (WordEnd(1, 800), WordEnd(4, 3200)))
 
 
+@pytest.mark.parametrize("start", [-999, 1e308, None, "1"])
+def test_impossible_times_are_skipped(codec, start):
+    alignment = {"chars": ["I", " ", "a", "m"], "charStartTimesMs": [start, 0, 0, 100], "charDurationsMs": [1] * 4}
+    frame = json.dumps({"audio": "AQ==", "alignment": alignment, "contextId": "1"}).encode()
+    assert codec.receive(frame) == [VoiceWords(1, (WordEnd(4, 808),)), VoiceAudio(1, b"\x01")]
+
+
 def test_audio_without_times_is_audio():
     codec = ElevenLabsCodec()
     frame = json.dumps({"audio": "AQ==", "alignment": None, "context_id": "1"}).encode()

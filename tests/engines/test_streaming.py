@@ -1,13 +1,18 @@
 """Streams to speech services over real sockets: what survives a lost connection, and what does not."""
 
 import asyncio
+import contextlib
+import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.audio import SILENCE_FRAME
 from gateway.engines.cartesia_voice import CartesiaCodec, speak_path
-from gateway.engines.deepgram_speech import FluxCodec, listen_path
+from gateway.engines.deepgram_speech import AuraCodec, FluxCodec, NovaCodec, listen_path
+from gateway.engines.elevenlabs_voice import ElevenLabsCodec
 from gateway.engines.interface import WordEnd
 from gateway.engines.openai_transcription import OpenAiTranscriptionCodec
 from gateway.engines.streaming import (
@@ -17,8 +22,9 @@ from gateway.engines.streaming import (
     StreamingVoiceService,
     StreamTimeouts,
     TextWindow,
+    VoiceWords,
 )
-from gateway.errors import EngineRefused, EngineUnavailable
+from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.settings import Secret
 from gateway.websocket import picows
 from tests.fakes.speech_services import KEY, FakeSpeech, speech
@@ -108,6 +114,8 @@ async def test_unfinished_turn_goes_to_the_next_socket(service):
     for number in range(LEAD_FRAMES + 10):
         stream.send_audio(bytes([number]) * 160)
     first = await service.recogniser()
+    await first.hears(160 * (LEAD_FRAMES + 10))
+    await first.updates()
     await first.begins()
     await until(lambda: listener.log)
     stream.send_audio(b"\xaa" * 160)
@@ -119,6 +127,17 @@ async def test_unfinished_turn_goes_to_the_next_socket(service):
     assert heard[-320:] == b"\xaa" * 160 + b"\xbb" * 160
     await second.says("One whole turn.")
     await until(lambda: listener.log == ["started", "One whole turn."])
+    stream.close()
+
+
+async def test_audio_that_a_hung_service_ignored_goes_to_the_next_socket(service):
+    """Nothing was reported, so that all of it may be speech."""
+    stream, _ = await recogniser(service)
+    for number in range(LEAD_FRAMES + 10):
+        stream.send_audio(bytes([number]) * 160)
+    (await service.recogniser()).abort()
+    heard = await (await service.recogniser(1)).hears(160 * (LEAD_FRAMES + 10))
+    assert heard[:160] == bytes(160)
     stream.close()
 
 
@@ -323,6 +342,45 @@ async def test_probe_says_what_to_correct(service):
     with pytest.raises(EngineUnavailable, match="check the network"):
         await flux(service).probe()
     await asyncio.sleep(0)
+
+
+CODECS = {
+    "nova": lambda: NovaCodec(takes_keyterms=True),
+    "flux": FluxCodec,
+    "openai": lambda: OpenAiTranscriptionCodec("gpt-transcribe", "en"),
+    "aura": lambda: AuraCodec(lambda: 0.0),
+    "elevenlabs": ElevenLabsCodec,
+    "cartesia": lambda: CartesiaCodec("voice", "sonic-3.5", "en"),
+}
+TYPES = st.sampled_from(
+    "SpeechStarted Results UtteranceEnd Error TurnInfo Flushed Cleared chunk timestamps done error session.updated "
+    "input_audio_buffer.committed conversation.item.input_audio_transcription.completed".split()
+)
+WORDS = st.sampled_from(["One", "two.", "", " ", "\0"])
+NUMBERS = st.sampled_from([0, 1, -1, 0.5, 1e308, -1e308, 2**63, True])
+FIELDS = st.sampled_from(
+    "event transcript timestamp start duration is_final speech_final channel alternatives last_word_end audio data "
+    "alignment chars charStartTimesMs charDurationsMs words end word_timestamps isFinal status_code session item_id "
+    "error code".split()
+)
+ANY = st.recursive(
+    st.none() | WORDS | NUMBERS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(messages=st.lists(st.dictionaries(FIELDS, ANY, max_size=6), max_size=3), kind=TYPES)
+def test_no_message_breaks_a_codec(name, messages, kind):
+    codec = CODECS[name]()
+    sent = [json.loads(frame) for frame in codec.say(1, "One two.")] if hasattr(codec, "say") else []
+    context = sent[0].get("context_id") if sent else None
+    for message in messages:
+        frame = json.dumps({**message, "type": kind, "context_id": context}).encode()
+        with contextlib.suppress(RemoteProtocolError):
+            for event in codec.receive(frame):
+                assert not isinstance(event, VoiceWords) or all(end.characters <= 8 for end in event.ends)
 
 
 def test_voice_works_on_few_texts_at_a_time():

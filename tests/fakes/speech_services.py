@@ -9,6 +9,7 @@ import ast
 import asyncio
 import base64
 import contextlib
+import functools
 import importlib.util
 import json
 from collections.abc import Callable
@@ -49,6 +50,8 @@ class FakeSpeech:
         self.problems: list[str] = []
         self.refuses: int = 0
         """A status for further handshakes."""
+        self.refuses_at = "/"
+        """The paths of those: what they begin with."""
         self.speaks = asyncio.Event()
         """Whether voices make sound; a test may clear it."""
         self.speaks.set()
@@ -82,7 +85,7 @@ class FakeSpeech:
         return self.voices[number]
 
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:
-        if self.refuses:
+        if self.refuses and request.path.startswith(self.refuses_at):
             return connection.respond(HTTPStatus(self.refuses), "refused\n")
         credentials = {
             "/v1/listen": ("Authorization", f"Token {KEY}"),
@@ -174,9 +177,12 @@ class FakeSocket:
         return found
 
 
+_adapter = functools.cache(pydantic.TypeAdapter)
+
+
 def checked(model: Any, message: dict[str, Any]) -> dict[str, Any]:
     """The message, if the SDK's type allows it with exactly these fields."""
-    found = pydantic.TypeAdapter(model).validate_python(message)
+    found = _adapter(model).validate_python(message)
     known = found.__class__.model_fields
     names = {field.alias or name for name, field in known.items()} | set(known)
     assert set(message) <= names, f"{set(message) - names} are not fields of {found.__class__.__name__}"
@@ -284,6 +290,10 @@ class FakeFlux(FakeRecogniser):
         await self._turn_info("EndOfTurn", text, trigger=trigger)
         self._turn += 1
 
+    async def updates(self) -> None:
+        """What Flux sends several times a second while it hears nothing."""
+        await self._turn_info("Update", "")
+
     async def fails(self, code: str) -> None:
         await self._emit(flux.ListenV2FatalError, {"type": "Error", "code": code, "description": ""})
 
@@ -378,7 +388,10 @@ class FakeVoice(FakeSocket):
                 while True:
                     job = await self._work.get()
                     await self.server.speaks.wait()
-                    await job()
+                    try:
+                        await job()
+                    except AssertionError as error:
+                        self.server.problems.append(str(error))
 
         working = asyncio.create_task(work())
         try:
