@@ -27,6 +27,8 @@ PIN_REMOVED: Final = "[PIN removed]"
 _SHORTEST_PIN: Final = 4
 _SLOWEST_MARK: Final = 60.0
 """Seconds after which a mark that was not echoed is lost."""
+_BETWEEN_SENTENCES: Final = 2.0
+"""Seconds in which an answer that the engine has not completed is expected to go on."""
 _LONGEST_REDACTED: Final = 10_000
 """Characters, some ten minutes of speech. Longer texts take a while and are redacted when the call is over."""
 
@@ -87,9 +89,11 @@ class Transcript:
 
     def is_audible(self, now: float) -> bool:
         """Whether the caller still hears an answer, by the carrier's marks; without marks by its length."""
-        if self.playout.is_played_out:
-            return False
-        return now < self.played_until + (_SLOWEST_MARK if self.playout.is_pending else 0.0)
+        if self.playout.is_pending:
+            return now < self.played_until + _SLOWEST_MARK
+        if not self.answer_is_complete:
+            return now < self.played_until + _BETWEEN_SENTENCES
+        return now < self.played_until and not self.playout.is_played_out
 
     def is_asking(self, now: float) -> bool:
         """Whether the caller hears a question, or has just heard one."""

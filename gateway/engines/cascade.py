@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
+from gateway.agents import Agent
 from gateway.audio import BYTES_PER_SECOND, seconds_of
 from gateway.engines import interface as engine
 from gateway.engines.deepgram_codec import DeepgramCodec
@@ -19,6 +20,7 @@ from gateway.engines.speech_parts import RecogniserService, RecogniserStream, Sp
 from gateway.engines.tts_queue import SentenceSplitter, TtsQueue
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable
 from gateway.llm.chat import ChatRequest, LanguageModel, TextDelta, ToolCallDelta
+from gateway.text.turn_taking import is_backchannel
 
 BUSY: Final = "I'm sorry, all lines are busy right now. Please call again in a few minutes. Goodbye."
 END_CALL: Final = "end_call"
@@ -117,6 +119,11 @@ class CascadeSession:
         self._caller_silent = asyncio.Event()
         self._caller_silent.set()
         self._answering: asyncio.Task[None] | None = None
+        self._agent: Agent
+        self._over_agent = False
+        """Whether the caller is speaking while the agent goes on."""
+        self._unanswered = ""
+        """What the caller said during an answer that nothing interrupts."""
 
     def attach(self, recogniser: RecogniserStream, voice: VoiceStream) -> None:
         """The streams of this call, which `close` closes."""
@@ -128,13 +135,14 @@ class CascadeSession:
             on_text=lambda text: self._emit(engine.AgentSaid(text)),
             on_word_ends=lambda ends: self._emit(engine.WordsTimed(ends)),
             on_audio=self._output.send,
-            on_done=lambda: self._emit(engine.AgentAudioDone()),
+            on_done=self._answer_sent,
         )
 
     def start(self, settings: AgentSettings, *, is_full: bool) -> None:
         """Begin the conversation. `is_full`: say that all lines are busy, and hang up."""
         if settings.llm is None:
             raise EngineRefused(f"the engine {self._name} needs a language model")
+        self._agent = settings.agent
         self._llm = settings.llm.model
         self._functions = settings.functions
         self._is_full = is_full
@@ -178,6 +186,9 @@ class CascadeSession:
         self._functions = settings.functions
 
     def truncate(self, unheard_ms: int) -> None:
+        if self._over_agent:  # the call has cut the agent off by now
+            self._over_agent = False
+            self._tts_queue.hold()
         self._tts_queue.truncate(unheard_ms * BYTES_PER_SECOND // 1000)
 
     def end_user_turn(self) -> None:
@@ -205,17 +216,44 @@ class CascadeSession:
 
     def on_speech_started(self) -> None:
         self._caller_silent.clear()
-        self._tts_queue.hold()
+        self._over_agent = self._agent.interrupt != "at_once" and self._tts_queue.is_speaking
+        if not self._over_agent:
+            self._tts_queue.hold()
         self._emit(engine.UserStartedSpeaking())
 
     def on_speech_ended(self, text: str) -> None:
         self._caller_silent.set()
+        queue, setting = self._tts_queue, self._agent.interrupt
+        over_agent, self._over_agent = self._over_agent and queue.is_speaking, False
+        goes_on = not text or (
+            is_backchannel(text, self._agent.language) and queue.is_unfinished and not queue.is_asking
+        )
         self._emit(engine.TurnEnded())
-        if not text:
-            self._tts_queue.resume()  # a cough or a door, no words: the interrupted answer goes on
-            return
-        self._drop_answer()
+        if goes_on:  # a cough, a door or "mm-hm": also an answer that was interrupted goes on
+            if text:
+                self._emit(engine.UserSaid(text))
+            queue.resume()
+        elif over_agent and setting == "never":
+            self._unanswered = f"{self._unanswered} {text}".strip()
+            self._answer_unanswered()
+        else:
+            if over_agent:
+                queue.hold()
+            self._answer_caller(text)
+
+    def _answer_sent(self) -> None:
+        self._emit(engine.AgentAudioDone())
+        self._loop.call_soon(self._answer_unanswered)
+
+    def _answer_unanswered(self) -> None:
+        """Answer what the caller said during an answer that nothing interrupts, once all of that was sent."""
+        if self._unanswered and self._tts_queue.is_sent and self._events is not None:
+            self._answer_caller("")
+
+    def _answer_caller(self, text: str) -> None:
+        text, self._unanswered = f"{self._unanswered} {text}".strip(), ""
         self._emit(engine.UserSaid(text))
+        self._drop_answer()
         if self._messages[-1]["role"] == "user":  # the caller went on before any answer was heard
             self._messages[-1]["content"] += f" {text}"
         else:

@@ -14,6 +14,8 @@ _END: Final = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|\n+")
 _CLAUSE: Final = re.compile(r"[,;:–—](?=\s)")
 _LONG: Final = 140
 """A sentence longer than this is split at a comma: its first audio takes as long as all of it."""
+_BYTES_PER_CHARACTER: Final = 530
+"""Speech at 15 characters a second, to estimate the length of a sentence whose audio has not all arrived."""
 _NO_END: Final = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Prof|No|vs|approx|apt)|\b[A-Z]|\b[ap]\.m)\.$", re.I)
 
 
@@ -66,10 +68,16 @@ class _Playing:
     ends_at: float = 0.0
     """When the audio that was sent has been played, on the playout clock."""
     words: list[WordEnd] = field(default_factory=list)
+    is_complete: bool = False
+    """Whether all of its audio was sent."""
 
     def held(self, played: float) -> "_Held":
         """Interrupted when so many bytes of it were played."""
-        heard = max((word.characters for word in self.words if word.audio_bytes <= played), default=0)
+        if self.words:
+            heard = max((word.characters for word in self.words if word.audio_bytes <= played), default=0)
+        else:
+            size = self.sent if self.is_complete else max(self.sent, len(self.text) * _BYTES_PER_CHARACTER)
+            heard = self.text.rfind(" ", 0, int(max(played, 0) / max(size, 1) * len(self.text)) + 1) + 1
         return _Held(self.text, self.is_last, heard)
 
 
@@ -80,7 +88,7 @@ class _Held:
     text: str
     is_last: bool
     heard_characters: int = 0
-    """Up to the end of the last word that was played, as far as the voice reports words."""
+    """Up to the end of the last word that was played; estimated by time where the voice does not report words."""
 
 
 @dataclass(eq=False)
@@ -108,6 +116,31 @@ class TtsQueue:
     _played_until: float = field(default=0.0, init=False)
     _is_open: bool = field(default=False, init=False)
     """Whether an answer has begun whose end is not marked yet."""
+    _last_played: str = field(default="", init=False)
+    """The last text that was played to its end, as far as it is no longer in `_playing`."""
+
+    @property
+    def is_speaking(self) -> bool:
+        """Whether the caller hears something, or is about to."""
+        return self._held is None and (bool(self._queue) or self._is_open or self._played_until > self.clock())
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether some of the text has not been played, held or not."""
+        return bool(self._held) or self.is_speaking
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether all audio of all answers so far was sent."""
+        return self._held is None and not self._queue and not self._is_open
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the caller hears a question, or has just heard one. While held: at the interruption."""
+        playing, now = (self._playing, self.clock()) if self._held is None else (self._interrupted, self._played_until)
+        ended = [self._last_played, *(item.text for item in playing if item.ends_at <= now)]
+        current = [item.text for item in playing if item.ends_at > now]
+        return any(text.rstrip().endswith("?") for text in (*ended[-1:], *current[:1]))
 
     def say(self, text: str, *, is_last: bool = False) -> None:
         if self._held is not None:
@@ -187,6 +220,8 @@ class TtsQueue:
             item = self._queue.popleft()
             if not item.has_begun:  # its sound is part of the next text's audio
                 self.on_text(item.text)
+            elif self._playing:
+                self._playing[-1].is_complete = True
             if item.is_last:
                 self.on_done()
             for part in self._queue[0].waiting if self._queue else ():
@@ -204,6 +239,7 @@ class TtsQueue:
         now = self.clock()
         if not item.has_begun:
             item.has_begun = True
+            self._last_played = next((one.text for one in reversed(self._playing) if one.ends_at <= now), "")
             self._playing = [playing for playing in self._playing if playing.ends_at > now]
             self._playing.append(_Playing(item.text, item.is_last))
             self.on_text(item.text)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -272,6 +273,91 @@ async def test_cough_does_not_end_an_answer():
     await talk.gets(AgentAudioDone, 2)
     assert talk.said() == ["One.", "Two.", "One.", "Two."]
     assert len(talk.llm.requests) == 1
+
+
+# Who may speak
+
+STORY = "We open at nine, and on Sundays at ten. Then we close at six."
+"""Two sentences of 0.2 s each."""
+
+
+async def telling(interrupt, *answers, story=STORY):
+    """A session in which the agent has sent all of its answer, and the caller has heard 0.1 s of it."""
+    talk = await connected(FakeLlm([story], *answers), agent=replace(MAYA, interrupt=interrupt))
+    talk.caller_says("When do you open?")
+    await talk.gets(AgentAudioDone)
+    talk.caller_hears(0.1)
+    return talk
+
+
+async def test_agent_does_not_repeat_itself_after_a_stop():
+    """The model gets what was heard of a sentence, not the question alone."""
+    talk = await telling("at_once", ["All right."])
+    talk.caller_says("Stop.")
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.llm.texts(1) == ["When do you open?", "We open at nine,", "Stop."]
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "said_again"), [("at_once", STORY.split(". ")[0] + "."), ("words", ""), ("never", "")]
+)
+async def test_backchannel_does_not_end_an_answer(interrupt, said_again):
+    talk = await telling(interrupt)
+    talk.caller_says("Uh-huh, got it.")
+    await asyncio.sleep(1)
+    assert talk.said(UserSaid) == ["When do you open?", "Uh-huh, got it."]
+    assert len(talk.llm.requests) == 1
+    assert len(talk.said()) == (4 if said_again else 2)
+    assert talk.said()[2:3] == ([said_again] if said_again else [])
+
+
+async def test_backchannel_to_a_question_is_answered():
+    talk = await telling("at_once", ["It is booked."], story="Shall I book a table? It is by the window.")
+    talk.caller_says("Yeah, sure.")
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.said()[-1] == "It is booked."
+
+
+async def test_words_end_the_answer_when_they_are_known():
+    talk = await telling("words", ["All right."])
+    talk.channel.listener.on_speech_started()
+    talk.caller_hears(0.05)
+    talk.channel.listener.on_speech_ended("What about Monday?")
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.llm.texts(1)[1:] == ["We open at nine, and on", "What about Monday?"]
+
+
+async def test_call_may_cut_the_agent_off_before():
+    talk = await telling("words", ["All right."])
+    talk.channel.listener.on_speech_started()
+    talk.session.truncate(300)
+    talk.caller_hears(1)  # which plays nothing more
+    talk.channel.listener.on_speech_ended("I have another question.")
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.llm.texts(1)[1:] == ["We open at nine,", "I have another question."]
+
+
+async def test_answer_that_is_never_cut_off_is_completed_first():
+    rest = asyncio.Event()
+    talk = await connected(FakeLlm(["One. ", rest, "Two."], ["Six."]), agent=replace(MAYA, interrupt="never"))
+    talk.caller_says("Count.")
+    await talk.gets(AgentSaid)
+    talk.caller_says("And when do you close?")
+    talk.caller_says("On Mondays.")
+    rest.set()
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.said() == ["One.", "Two.", "Six."]
+    assert talk.said(UserSaid) == ["Count.", "And when do you close? On Mondays."]
+    assert talk.llm.texts(1) == ["Count.", "One. Two.", "And when do you close? On Mondays."]
+    done = talk.events.index(AgentAudioDone())
+    assert isinstance(talk.events[done + 1], UserSaid)
+
+
+async def test_agent_that_is_silent_can_be_spoken_to():
+    talk = await connected(FakeLlm(["Fine."]), agent=replace(MAYA, interrupt="never"))
+    talk.caller_says("How are you?")
+    await talk.gets(AgentAudioDone)
+    assert talk.said() == ["Fine."]
 
 
 async def test_functions_are_called_and_answered():

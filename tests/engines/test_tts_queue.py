@@ -207,3 +207,49 @@ def test_long_sentence_is_split_at_a_comma():
 @given(st.text(alphabet="ab .!?,\n", max_size=400), st.integers(1, 40))
 def test_no_word_is_lost(text, size):
     assert "".join(" ".join(cut(text, size)).split()) == "".join(text.split())
+
+
+def test_heard_part_of_a_sentence_is_estimated_without_words(stage):
+    stage.tts_queue.say("one two three four")
+    stage.tts_queue.finish()
+    stage.synthesizes(1)
+    stage.now = 0.6
+    stage.tts_queue.hold()
+    assert stage.tts_queue.drop() == ["three four"]
+
+
+def test_sentence_whose_audio_is_incomplete_was_not_heard_to_its_end(stage):
+    stage.tts_queue.say("one two three four five six seven eight nine ten")
+    stage.tts_queue.receive_audio(1, SECOND)
+    stage.now = 0.99
+    stage.tts_queue.hold()
+    assert stage.tts_queue.drop() == ["four five six seven eight nine ten"]
+
+
+def test_question_is_known_while_it_is_heard_and_just_after(stage):
+    for text in ("Is it you?", "Good.", "Come in."):
+        stage.tts_queue.say(text)
+    stage.tts_queue.finish()
+    for number in (1, 2, 3):
+        stage.synthesizes(number)
+    asking = []
+    for stage.now in (0.5, 1.5, 2.5):
+        asking.append(stage.tts_queue.is_asking)
+    assert asking == [True, True, False]
+    assert stage.tts_queue.is_speaking
+    stage.now = 3.5
+    assert not stage.tts_queue.is_speaking
+    assert stage.tts_queue.is_sent
+
+
+def test_question_is_known_while_speech_is_held(stage):
+    stage.tts_queue.say("Is it you?")
+    stage.tts_queue.say("Come in.")
+    stage.tts_queue.finish()
+    stage.synthesizes(1)
+    stage.synthesizes(2)
+    stage.now = 0.5
+    stage.tts_queue.hold()
+    stage.now = 9.0
+    assert stage.tts_queue.is_asking
+    assert (stage.tts_queue.is_unfinished, stage.tts_queue.is_speaking) == (True, False)
