@@ -46,9 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 a difference or a fault was found, 2 a user's mistake."""
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options = build_parser([name for name in given if name in COMMANDS][:1]).parse_args(given)
-    run: Callable[[argparse.Namespace], int] = options.run
+    return run_command(lambda: options.run(options))
+
+
+def run_command(run: Callable[[], int]) -> int:
+    """Run a command. Its mistakes are one line on stderr. Returns the exit code."""
     try:
-        return run(options)
+        return run()
     except GatewayError as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -9,6 +10,8 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -18,6 +21,7 @@ import uvicorn
 from gateway import extras, logs, metrics, settings
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
+from gateway.cli.main import run_command
 from gateway.cli.remote import local_url
 from gateway.cluster import supervisor
 from gateway.engines.interface import SET_UP_ENGINE
@@ -55,8 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (default: HOST)")
     parser.add_argument("--port", help="port to listen on (default: PORT)")
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
-    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the listening socket that workers share
-    parser.add_argument("--private-redis", default="", help=argparse.SUPPRESS)  # the server that workers share
     parser.add_argument("--sockets", choices=_SOCKETS, default="picows", help="media WebSocket library (picows)")
 
 
@@ -68,35 +70,57 @@ def _count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
+    loaded = _load(given)
+    server = _make_server(loaded, options.sockets)
+    asyncio.run(_check_store(loaded))
+    listener = _listen(loaded)
+    _announce(loaded, listener, options.workers)
+    if options.workers == 1:
+        return _serve(server, listener)
+    # The workers' metrics, added up by the one that is scraped.
+    with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
+        os.environ[metrics.FOLDER_VARIABLE] = folder
+        has_redis = loaded.redis_url is not None
+        work = functools.partial(run_worker, given, options.sockets)
+        return supervisor.supervise(options.workers, work, listener, data_dir=loaded.data_dir, has_redis=has_redis)
+
+
+def run_worker(
+    given: Mapping[str, str],
+    sockets: str,
+    link: socket.socket,
+    listener: socket.socket,
+    private_redis: str = "",
+    lease: Connection | None = None,
+) -> None:
+    """One of several processes. `link` leads to its supervisor; an open `lease` keeps the private Redis running."""
+    gc.freeze()  # what all workers share: a collection would copy its memory
+
+    def work() -> int:
+        return _serve(_make_server(_load(given), sockets, link, private_redis), listener)
+
+    sys.exit(run_command(work))
+
+
+def _load(given: Mapping[str, str]) -> Settings:
+    """Read the settings, and set up the process as they say."""
     loaded = settings.load({**os.environ, **given}, Path.cwd())
     # Tool functions and pages share the interpreter with the audio. With Python's default of 5 ms, a busy thread delays
     # frames by up to 16 ms.
     sys.setswitchinterval(0.0005)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
-    is_worker = options.fd is not None
-    config = _server_config(loaded, options.sockets, is_worker, options.private_redis)
-    server = DrainingServer(config, drain_seconds=loaded.drain_seconds, is_worker=is_worker)
+    return loaded
+
+
+def _make_server(
+    loaded: Settings, sockets: str, link: socket.socket | None = None, private_redis: str = ""
+) -> "DrainingServer":
+    config = _server_config(loaded, sockets, link is not None, private_redis)
     # Before it announces itself: a Ctrl-C during these would be lost.
     config.load()
     config.get_loop_factory()
     _freeze_garbage_collector()
-    if is_worker:
-        return _serve(server, socket.socket(fileno=options.fd))
-    asyncio.run(_check_store(loaded))
-    listener = _listen(loaded)
-    _announce(loaded, listener, options.workers)
-    if options.workers > 1:
-        # The workers' metrics, added up by the one that is scraped.
-        with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
-            return supervisor.supervise(
-                options.workers,
-                listener,
-                options=["--sockets", options.sockets],
-                environ={**os.environ, **given, metrics.FOLDER_VARIABLE: folder},
-                data_dir=loaded.data_dir,
-                has_redis=loaded.redis_url is not None,
-            )
-    return _serve(server, listener)
+    return DrainingServer(config, drain_seconds=loaded.drain_seconds, supervisor_link=link)
 
 
 def _serve(server: uvicorn.Server, listener: socket.socket) -> int:
@@ -114,18 +138,20 @@ class DrainingServer(uvicorn.Server):
     A worker also drains when its supervisor is gone.
     """
 
-    def __init__(self, config: uvicorn.Config, *, drain_seconds: float, is_worker: bool = False) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, drain_seconds: float, supervisor_link: socket.socket | None = None
+    ) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
-        self._is_worker = is_worker
+        self._supervisor_link = supervisor_link
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        if self._is_worker:
-            supervisor.report_ready(self._start_draining)
+        if self._supervisor_link is not None:
+            supervisor.report_ready(self._supervisor_link, self._start_draining)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGTERM and self._draining is None and self._loop is not None and self.started:

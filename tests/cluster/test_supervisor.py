@@ -15,29 +15,12 @@ from gateway.cluster.supervisor import SupervisorTimeouts
 from tests.stage import until
 
 SUPERVISOR = """
-import asyncio, os, sys
-from gateway.cluster.supervisor import Supervisor, SupervisorTimeouts
-count, *command = sys.argv[1:]
-sys.exit(asyncio.run(Supervisor(command, SupervisorTimeouts(), environ=os.environ, share=()).run(int(count))))
-"""
-# Drains on the first SIGTERM, as long as the test likes; ends on the second, on SIGINT, or without its supervisor.
-WORKER = """
-import os, signal, sys
-noted = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-def note(what, *_):
-    os.write(noted, f"{os.getpid()} {what}\\n".encode())
-def drain(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    note("drains")
-def interrupt(*_):
-    note("interrupted")
-    sys.exit(130)
-signal.signal(signal.SIGTERM, drain)
-signal.signal(signal.SIGINT, interrupt)
-note("starts")
-os.write(0, b"\\n")
-os.read(0, 1)
-note("orphaned")
+import asyncio, functools, sys
+from gateway.cluster.supervisor import Supervisor, SupervisorTimeouts, WorkerLauncher
+from tests.cluster import stand_in_workers
+count, worker, notes = sys.argv[1:]
+launcher = WorkerLauncher(functools.partial(getattr(stand_in_workers, worker), notes))
+sys.exit(asyncio.run(Supervisor(launcher, SupervisorTimeouts()).run(int(count))))
 """
 
 
@@ -68,12 +51,10 @@ class Supervised:
         return self._log.read_text()
 
 
-async def supervised(folder: Path, count: int, worker: str = WORKER) -> Supervised:
-    command = [sys.executable, "-c", worker, str(folder / "notes")]
+async def supervised(folder: Path, count: int, worker: str = "drain") -> Supervised:
+    command = [sys.executable, "-c", SUPERVISOR, str(count), worker, str(folder / "notes")]
     with (folder / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", SUPERVISOR, str(count), *command, stderr=log
-        )
+        process = await asyncio.create_subprocess_exec(*command, stderr=log)
     return Supervised(process, folder)
 
 
@@ -133,16 +114,14 @@ async def test_killed_supervisor_leaves_no_worker_alone(supervisor: Supervised) 
 
 
 async def test_first_worker_that_fails_ends_it(tmp_path: Path) -> None:
-    fails = "import sys; open(sys.argv[1], 'a').write('1 fails\\n'); sys.exit(7)"
-    supervisor = await supervised(tmp_path, 3, fails)
+    supervisor = await supervised(tmp_path, 3, "fail")
     assert await supervisor.ended() == (7, "")
     assert len(supervisor.noted("fails")) == 1
 
 
 async def test_signal_before_anything_is_ready(tmp_path: Path) -> None:
     """One that is still starting ends by the signal, and is no failure."""
-    slow = "import sys, time; open(sys.argv[1], 'a').write('1 starts\\n'); time.sleep(60)"
-    supervisor = await supervised(tmp_path, 3, slow)
+    supervisor = await supervised(tmp_path, 3, "start_slowly")
     await supervisor.all_of(1, "starts")
     supervisor.process.send_signal(signal.SIGTERM)
     assert await supervisor.ended() == (0, "")
@@ -150,13 +129,7 @@ async def test_signal_before_anything_is_ready(tmp_path: Path) -> None:
 
 async def test_worker_that_loses_a_ctrl_c_is_stopped(tmp_path: Path) -> None:
     """Python loses one that comes in the middle of an import, and the worker would start and never stop."""
-    loses = """
-import signal, sys, time
-signal.signal(signal.SIGINT, lambda *_: None)
-open(sys.argv[1], "a").write("1 starts\\n")
-time.sleep(60)
-"""
-    supervisor = await supervised(tmp_path, 3, loses)
+    supervisor = await supervised(tmp_path, 3, "lose_sigint")
     await supervisor.all_of(1, "starts")
     supervisor.process.send_signal(signal.SIGINT)
     assert await supervisor.ended() == (0, "")
