@@ -22,6 +22,7 @@ from gateway.settings import Secret
 from gateway.simulate.softphone import phone_line
 from gateway.simulate.synthetic_caller import ScriptedCaller, line_noise, pico
 from gateway.simulate.word_error import WordError, word_error
+from gateway.speech.endpointing import TurnDetector
 from gateway.speech.models import Models, VoiceActivityDetector
 from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
 
@@ -78,7 +79,7 @@ def measure(calls: int, *, progress: Progress) -> LocalMeasurement:
     progress(f"{len(sentences)} sentences in two voices")
     models = Models.load()
     errors = {
-        name: sum((word_error(one, _transcribed(speak(one), models)) for one in sentences), WordError(0, 0))
+        name: sum((word_error(one, hear(speak(one), models)) for one in sentences), WordError(0, 0))
         for name, speak in {"hibari": models.voice.synthesize, "pico": pico}.items()
     }
     alone, together = asyncio.run(_phone(sentences, calls, progress))
@@ -89,10 +90,10 @@ def bench_sentences() -> list[str]:
     return resources.files("gateway.bench").joinpath("sentences.txt").read_text(encoding="utf-8").splitlines()
 
 
-def _transcribed(audio: bytes, models: Models) -> str:
+def hear(audio: bytes, models: Models) -> str:
     """What endpointing and recognition make of the audio on a noisy line."""
     quiet = b"".join(line_noise(75))
-    stt_stream, texts = SttStream(VoiceActivityDetector(models.silero)), []
+    stt_stream, texts = SttStream(VoiceActivityDetector(models.silero), TurnDetector()), []
     line = quiet + audio + quiet
     for at in range(0, len(line), FRAME_BYTES):
         todo = stt_stream.feed(line[at : at + FRAME_BYTES])

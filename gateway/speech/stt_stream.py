@@ -56,10 +56,10 @@ SttEvent = SpeechStarted | SpeechEnded | TranscribeRequest
 class SttStream:
     """The recognition of one call."""
 
-    def __init__(self, vad: VoiceActivityDetector) -> None:
+    def __init__(self, vad: VoiceActivityDetector, turn: TurnDetector) -> None:
         self._vad = vad
         self._dtmf_filter = DtmfFilter(FRAME_SAMPLES)
-        self._turn = TurnDetector()
+        self._turn = turn
         self._rest = b""
         self._lead: deque[Samples] = deque(maxlen=_LEAD_FRAMES)
         self._segment: list[Samples] = []

