@@ -50,6 +50,32 @@ _TURNS: Final = (
     b'{"type":"ConversationText","role":"assistant","content":"It has. The parcel should be with you on Friday."}',
 )
 _DONE: Final = b'{"type":"AgentAudioDone"}'
+_SESSION: Final = (
+    b'{"type":"session.%b","event_id":"e","session":{"id":"s","audio":{"input":{"format":{"type":"audio/pcmu"}},'
+    b'"output":{"format":{"type":"audio/pcmu"}}}}}'
+)
+_IDS: Final = b'"event_id":"event_CKvJQw3SKSJz4w2Rbz9zX","response_id":"r%d","item_id":"a%d","output_index":0'
+_REALTIME_TURNS: Final = (
+    b'{"type":"input_audio_buffer.speech_started","event_id":"e","item_id":"u%d","audio_start_ms":0}',
+    b'{"type":"input_audio_buffer.speech_stopped","event_id":"e","item_id":"u%d","audio_end_ms":900}',
+    b'{"type":"input_audio_buffer.committed","event_id":"e","item_id":"u%d","previous_item_id":null}',
+    b'{"type":"conversation.item.input_audio_transcription.completed","event_id":"e","item_id":"u%d",'
+    b'"content_index":0,"transcript":"Could you tell me whether my order has left the workshop?"}',
+    b'{"type":"response.created","event_id":"e","response":{"id":"r%d","status":"in_progress","metadata":null}}',
+)
+_REALTIME_TEXT: Final = (
+    b'{"type":"response.output_audio_transcript.delta",%b,"content_index":0,"delta":"It has. "}',
+    b'{"type":"response.output_audio_transcript.delta",%b,"content_index":0,"delta":"The parcel should be with "}',
+    b'{"type":"response.output_audio_transcript.delta",%b,"content_index":0,"delta":"you on Friday. "}',
+)
+_APPENDED: Final = b'{"type":"input_audio_buffer.append","audio":"'
+_REALTIME_AUDIO: Final = b'{"type":"response.output_audio.delta",%b,"content_index":0,"delta":"%b"}'
+_REALTIME_DONE: Final = (
+    b'{"type":"response.done","event_id":"e","response":{"id":"r%d","status":"completed","output":[],"usage":'
+    b'{"input_tokens":900,"output_tokens":70,"total_tokens":970}}}'
+)
+_SAID: Final = b'{"type":"response.%b","event_id":"e","response":{"id":"s%d","metadata":{"purpose":"say"}}}'
+_BUSY: Final = b'{"type":"error","event_id":"e","error":{"code":"conversation_already_has_active_response"}}'
 _STAMP: Final = struct.Struct(">HIQ")  # call, number, nanoseconds of the monotonic clock
 _FILLER: Final = bytes((37 * sample + 11) % 256 for sample in range(FRAME_BYTES - _STAMP.size))
 
@@ -250,9 +276,9 @@ class LoadEngineConnection(_Peer):
         if position == 0:
             self._take_turns()
         if position < SPOKEN_FRAMES:
-            self._transport.send(WSMsgType.BINARY, self._call.down.send(time.monotonic_ns()))
+            self._speak(self._transport, self._call.down.send(time.monotonic_ns()))
         elif position == SPOKEN_FRAMES:
-            self._send(_DONE)
+            self._send(self._done())
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         super().on_ws_connected(transport)
@@ -261,23 +287,79 @@ class LoadEngineConnection(_Peer):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         now_ns = time.monotonic_ns()
         if frame.msg_type == WSMsgType.BINARY:
-            audio = frame.get_payload_as_bytes()
-            if self._call is None and (stamp := stamp_of(audio)) is not None:
-                self._call = self._find_call(stamp[0])
-                self._call.engine_connected(self)
-            if self._call is not None and audio != SILENCE_FRAME:  # the gateway sends it while the carrier pauses
-                self._call.up.receive(audio, now_ns)
+            self._hear(frame.get_payload_as_bytes(), now_ns)
         elif frame.msg_type == WSMsgType.TEXT and self.settings_ns == 0:
             self.settings, self.settings_ns = frame.get_payload_as_bytes(), now_ns
             self._send(_APPLIED)
         elif frame.msg_type == WSMsgType.CLOSE:
             transport.disconnect()
 
+    def _hear(self, audio: bytes, now_ns: int) -> None:
+        if self._call is None and (stamp := stamp_of(audio)) is not None:
+            self._call = self._find_call(stamp[0])
+            self._call.engine_connected(self)
+        if self._call is not None and audio != SILENCE_FRAME:  # the gateway sends it while the carrier pauses
+            self._call.up.receive(audio, now_ns)
+
     def _take_turns(self) -> None:
         self.turns += 1
         self._send(*_TURNS)
 
+    def _speak(self, transport: WSTransport, audio: bytes) -> None:
+        transport.send(WSMsgType.BINARY, audio)
 
-async def start_engine(find_call: Callable[[int], SimulatedCall]) -> asyncio.Server:
-    """Listen on a free loopback port."""
-    return await ws_create_server(lambda request: LoadEngineConnection(find_call), "127.0.0.1", 0, backlog=1024)
+    def _done(self) -> bytes:
+        return _DONE
+
+
+class RealtimeLoadConnection(LoadEngineConnection):
+    """The same with OpenAI's Realtime protocol: audio as base64 in JSON."""
+
+    _ids = b""
+    _speaks = False
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        _Peer.on_ws_connected(self, transport)
+        self._send(_SESSION % b"created")
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        now_ns = time.monotonic_ns()
+        if frame.msg_type == WSMsgType.TEXT:
+            data = frame.get_payload_as_bytes()
+            if data.startswith(_APPENDED):
+                self._hear(a2b_base64(data[len(_APPENDED) : -2]), now_ns)
+                return
+            match orjson.loads(data)["type"]:
+                case "session.update" if self.settings_ns == 0:
+                    self.settings, self.settings_ns = data, now_ns
+                    self._send(_SESSION % b"updated")
+                case "response.create" if self._speaks:
+                    self._send(_BUSY)
+                case "response.create":  # the greeting, which has no audio here
+                    self._send(_SAID % (b"created", now_ns), _SAID % (b"done", now_ns))
+        elif frame.msg_type == WSMsgType.CLOSE:
+            transport.disconnect()
+
+    def _take_turns(self) -> None:
+        if self._speaks:
+            self._send(self._done())
+        self._speaks = True
+        self.turns += 1
+        self._ids = _IDS % (self.turns, self.turns)
+        self._send(*(event % self.turns for event in _REALTIME_TURNS), *(text % self._ids for text in _REALTIME_TEXT))
+
+    def _speak(self, transport: WSTransport, audio: bytes) -> None:
+        transport.send(WSMsgType.TEXT, _REALTIME_AUDIO % (self._ids, b64encode(audio)))
+
+    def _done(self) -> bytes:
+        self._speaks = False
+        return _REALTIME_DONE % self.turns
+
+
+_CONNECTIONS: Final = {"deepgram": LoadEngineConnection, "openai": RealtimeLoadConnection}
+
+
+async def start_engine(find_call: Callable[[int], SimulatedCall], engine: str = "deepgram") -> asyncio.Server:
+    """Listen on a free loopback port, with the protocol of this engine."""
+    connection = _CONNECTIONS[engine]
+    return await ws_create_server(lambda request: connection(find_call), "127.0.0.1", 0, backlog=1024)

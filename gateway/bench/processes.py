@@ -40,11 +40,18 @@ class Variant:
     """Open a live page and a tail during the run."""
     module: str = "gateway.cli.main"
     """Whose `main` is run."""
+    engine: str = "deepgram"
+    """Whose protocol the simulated engine has."""
 
 
 LOCAL_CALLS: Final = 8
 """Default number of simultaneous calls for the local engine."""
 
+REALTIME: Final = Variant(
+    "openai",
+    environment={"VOICE_ENGINE": "openai", "OPENAI_API_KEY": "bench", "SUMMARY_PROVIDER": "extractive"},
+    engine="openai",
+)
 SOCKETS: Final = {name: Variant(name, ("--sockets", name)) for name in ("picows", "websockets")}
 
 Pair = tuple[Variant, Variant]
@@ -145,6 +152,7 @@ async def running_gateway(engine_url: str, variant: Variant, *, core: int | None
             "TWILIO_API_URL": engine_url.replace("ws:", "http:"),  # a closed port: no request may leave the machine
             "DEEPGRAM_API_KEY": "bench",
             "DEEPGRAM_AGENT_URL": engine_url,
+            "OPENAI_REALTIME_URL": engine_url,
             "GATEWAY_ADMIN_TOKEN": ADMIN_TOKEN,
             "LOG_FORMAT": "json",
             **variant.environment,

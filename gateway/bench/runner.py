@@ -91,7 +91,7 @@ def _summary(result: Measurement) -> str:
 
 async def _measure(calls: int, seconds: float, variant: Variant, core: int) -> Measurement:
     load = Load(calls)
-    async with await start_engine(lambda number: load.calls[number]) as engine:
+    async with await start_engine(lambda number: load.calls[number], variant.engine) as engine:
         engine_url = f"ws://127.0.0.1:{engine.sockets[0].getsockname()[1]}"
         async with running_gateway(engine_url, variant, core=core) as process, client(process.url) as http:
             return await _run(load, process, http, seconds, variant)

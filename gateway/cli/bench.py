@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway import extras
 from gateway.bench import results, runner
-from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, SOCKETS
+from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, REALTIME, SOCKETS
 from gateway.errors import SettingsError
 
 DESCRIPTION: Final = (
@@ -29,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--engine",
-        choices=("local",),
-        help=f"word error and response time of the local engine: one call, then N ({LOCAL_CALLS}) at once",
+        choices=("local", "openai"),
+        help="openai: the same with OpenAI's Realtime protocol, audio as base64 in JSON; "
+        f"local: word error and response time of the local engine, one call, then N ({LOCAL_CALLS}) at once",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Return 1 if frames or answers were lost or no load was sustained."""
     measure = partial(runner.measure, seconds=options.seconds)
-    if options.engine:
+    variant = REALTIME if options.engine == "openai" else SOCKETS[options.sockets]
+    if options.engine == "local":
         if not extras.is_installed("local"):
             raise SettingsError(f"the local engine is not installed; run: {extras.how_to_install('local')}")
         from gateway.bench import local  # numpy; not needed by the server
@@ -52,10 +54,10 @@ def run(options: argparse.Namespace) -> int:
         content = {**results.as_json([first, second]), "ratio": results.ratios(first, second)}
     elif options.calls:
         _progress(f"{options.calls} calls for {options.seconds:g} s")
-        result = measure(options.calls, SOCKETS[options.sockets])
+        result = measure(options.calls, variant)
         held, text, content = result.frames.faultless, results.run_as_text(result), results.as_json([result])
     else:
-        found = runner.search(partial(measure, variant=SOCKETS[options.sockets]), progress=_progress)
+        found = runner.search(partial(measure, variant=variant), progress=_progress)
         sustained = found.best.calls if found.best is not None else 0
         held, text = sustained > 0, results.search_as_text(found)
         content = results.as_json(found.steps, calls_sustained=sustained)

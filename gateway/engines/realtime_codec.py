@@ -174,6 +174,7 @@ class RealtimeCodec:
         self._saying = ""
         self._owes_answer = False
         self._cancels_next = False
+        self._cancels_saying = False
         self._splitter = SentenceSplitter()
         self._ready_texts: list[str] = []
         """Sentences whose audio has not begun."""
@@ -396,6 +397,8 @@ class RealtimeCodec:
         self._response = _Response(response_id)
         if is_ours:
             self._response.said, self._saying = self._saying, ""
+            self._cancels_next |= self._cancels_saying
+            self._cancels_saying = False
         self._requested.clear()
         self._splitter, self._ready_texts = SentenceSplitter(), []
         if self._cancels_next:
@@ -503,7 +506,7 @@ class RealtimeCodec:
                     yield from self._said(is_last=True) if self._response.has_audio else ()
                     self._response.is_muted = True
                 elif self._phase is _Phase.REQUESTED and self._saying:
-                    self._cancels_next = True
+                    self._cancels_saying = True
                 yield engine.UserStartedSpeaking()
             case "input_audio_buffer.committed":
                 self.caller_speaks = False
@@ -604,11 +607,11 @@ class RealtimeCodec:
         elif not self.is_applied:  # nothing of our settings is in effect
             yield engine.EngineFailed(name, retryable=False)
         elif code == _BUSY or "already has an active response" in text:
-            if self._saying:
-                self._to_say.appendleft(self._saying)
-            else:
+            if not self._saying:
                 self._owes_answer = True
-            self._saying = ""
+            elif not self._cancels_saying:
+                self._to_say.appendleft(self._saying)
+            self._saying, self._cancels_saying = "", False
             self._phase = _Phase.ACTIVE if self._response.id else _Phase.REQUESTED
         elif code not in _HARMLESS_ERRORS and not any(part in text for part in _HARMLESS_TEXTS):
             yield engine.EngineWarned(name)
@@ -653,10 +656,10 @@ class RealtimeCodec:
         block = {"model": given} if isinstance(given, str) else {"model": dialect.transcription, **given}
         if settings.agent.language:
             block.setdefault(dialect.language, settings.agent.language.partition("-")[0])
-        if words := settings.agent.keyterms:
+        if words := [*dict.fromkeys([*settings.agent.keyterms, *settings.keyterms])]:
             takes_list = dialect.is_flat or block["model"] in ("gpt-transcribe", "gpt-live-transcribe")
             if takes_list:
-                block.setdefault(dialect.words, list(words))
+                block.setdefault(dialect.words, words)
             else:
                 block.setdefault("prompt", _LIST_OF_WORDS.format(", ".join(words)))
         return block

@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import json
 from collections import Counter
 
@@ -43,6 +44,28 @@ async def test_each_side_takes_one_turn_a_cycle():
                 heard[_kind(await socket.recv())] += 1
     assert engine.turns == heard["user"] == heard["assistant"] == 3
     assert (heard["sound"], heard["AgentAudioDone"]) == (2 * SPOKEN_FRAMES, 2)
+
+
+async def test_realtime_engine_speaks_in_json():
+    call, heard = Conversation(), Counter()
+    async with await start_engine(lambda number: call, "openai") as server:
+        async with connect(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}") as socket:
+            assert _kind(await socket.recv()) == "session.created"
+            await socket.send('{"type": "session.update", "session": {}}')
+            assert _kind(await socket.recv()) == "session.updated"
+            audio = base64.b64encode(stamped(7, 0, 0)).decode()
+            await socket.send(f'{{"type":"input_audio_buffer.append","audio":"{audio}"}}')
+            engine = await call.engine
+            for _ in range(CYCLE_FRAMES):
+                engine.beat()
+            while heard["response.created"] < 2 or call.down.arrived < call.down.sent:
+                message = json.loads(await socket.recv())
+                heard[message["type"]] += 1
+                if message["type"] == "response.output_audio.delta":
+                    call.down.receive(base64.b64decode(message["delta"]), 0)
+    assert heard["conversation.item.input_audio_transcription.completed"] == 2
+    assert call.down.arrived == SPOKEN_FRAMES
+    assert engine.settings_ns > 0
 
 
 def _kind(message):
