@@ -422,7 +422,7 @@ class Call:
             self._tools.caller_spoke()
             self._end.caller_spoke()
         if overridden or not is_answered:
-            self._speech.turn_is_final(text, overridden=overridden)
+            self._speech.turn_is_final(text, overridden=overridden, reply=reply)
         if self._end.is_over:
             return
         if command is not None:

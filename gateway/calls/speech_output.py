@@ -210,13 +210,14 @@ class SpeechOutput:
         self._continues = False
         self._gate = _Gate.UNWANTED
 
-    def turn_is_final(self, text: str, *, overridden: bool) -> None:
-        """The caller's turn is complete. `overridden`: the gateway answers it, with `reply`."""
+    def turn_is_final(self, text: str, *, overridden: bool, reply: str = "") -> None:
+        """The caller's turn is complete. `overridden`: the gateway answers it, with `reply` if it is known by now."""
         self._gate = _OPEN
         self._continues = False
         self.replies.turn_is_final(text, overridden=overridden)
         if overridden:
             self._override.begin()
+            self._override.expect(reply)
         else:
             self._override.end()
             self._filler.caller_finished(self._loop.time())

@@ -205,3 +205,27 @@ def test_checksums_of_two_pieces_make_one(first, second):
     source = random.Random(first * 31 + second)
     a, b = source.randbytes(first), source.randbytes(second)
     assert joined(_print(a), _print(b)) == _print(a + b)
+
+
+# Replies of the gateway to an agent with its own language model
+
+REPLY = {"type": "InjectAgentMessage", "message": "Thank you. Hello.", "behavior": "interrupt"}
+
+
+@pytest.mark.parametrize(
+    ("has_brain", "said", "differs"),
+    [(True, "Thank you. Hello.", False), (False, "Thank you. Hello.", True), (True, "Goodbye.", True)],
+)
+def test_reply_that_the_engine_fetched_may_be_injected(has_brain, said, differs):
+    """If the recorded engine said it. A simulated engine fetches none."""
+    text = JsonFrame({"type": "ConversationText", "role": "assistant", "content": said})
+    header = replace(HEADER, agent={"name": "maya", "has_brain": has_brain})
+    recorded = Recording(Path("call.jsonl"), header, (RecordedFrame(2, 0.1, "from", "engine", text),))
+    assert bool(compare(recorded, outcome(REPLY, peer="engine"))) is differs
+
+
+def test_reply_that_was_injected_must_be_injected_again():
+    header = replace(HEADER, agent={"name": "maya", "has_brain": True})
+    recorded = replace(recording(REPLY, peer="engine"), header=header)
+    assert compare(recorded, outcome(REPLY, peer="engine")) == []
+    assert len(compare(recorded, outcome(peer="engine"))) == 1
