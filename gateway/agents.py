@@ -249,9 +249,11 @@ def _consent(value: Any) -> Any:
         return value
     if not isinstance(value, dict):
         raise ValueError('must be a table like { announce = "This call is recorded.", require = true }')
-    if unknown := sorted(set(value) - {"announce", "require"}):
-        raise ValueError(f": unknown key {unknown[0]}; known are announce, require")
+    if unknown := sorted(set(value) - {"always", "announce", "require"}):
+        raise ValueError(f": unknown key {unknown[0]}; known are always, announce, require")
     announce, require = value.get("announce", ""), value.get("require", False)
+    if not isinstance(value.get("always", False), bool):
+        raise ValueError(".always must be true or false")
     if not isinstance(announce, str):
         raise ValueError(".announce must be text in quotes")
     if not isinstance(require, bool):
@@ -301,6 +303,8 @@ class ConsentSettings:
 
     announce: str = ""
     require: bool = False
+    always: bool = False
+    """Also in calls that the gateway does not record: the carrier or the engine may."""
 
     def __bool__(self) -> bool:
         return bool(self.announce) or self.require

@@ -113,6 +113,23 @@ async def test_announcement_comes_before_the_greeting(tmp_path: Path) -> None:
     assert [str(difference) for difference in await replay(read(path))] == []
 
 
+@pytest.mark.parametrize("agents", [ANNOUNCED, REQUIRED])
+async def test_nothing_is_announced_where_nothing_is_recorded(tmp_path: Path, agents: str) -> None:
+    """Without RECORD_DIR, or of a withheld number; unless the agent always announces it."""
+    (tmp_path / "gateway.toml").write_text(agents)
+    async with staged(tmp_path, make_carrier("twilio")) as stage:
+        for caller in (CALLER, "anonymous"):
+            call, conversation = await stage.dial(caller)
+            assert "record" not in str(conversation.settings["agent"]["greeting"])
+            await call.hang_up()
+        await stage.idle()
+    (tmp_path / "gateway.toml").write_text(agents.replace(" }", ", always = true }"))
+    async with staged(tmp_path, make_carrier("twilio")) as stage:
+        call, conversation = await stage.dial()
+        assert "record" in str(conversation.settings["agent"]["greeting"])
+        await call.hang_up()
+
+
 @pytest.mark.parametrize("brain", ["", 'brain = "script"\n'])
 async def test_caller_who_agrees_is_recorded_from_the_start(tmp_path: Path, carrier_name: str, brain: str) -> None:
     async with recording_stage(tmp_path, REQUIRED + brain, by=carrier_name) as stage:

@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.agents import Agent
+from gateway.agents import Agent, ConsentSettings
 from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
 from gateway.calls.call_end import CallLeg
 from gateway.calls.call_table import ManagedCall
@@ -164,11 +164,14 @@ class CallFactory:
             recorder = call.recorder or self.recordings.record(session.uuid, held=asks)
         if recorder is not call.recorder:
             recorder.note("call", call.recording_header(session) | {"functions": tools.function_names})
+        agent = call.agent
+        if agent.consent and not agent.consent.always and isinstance(recorder, NoRecorder):
+            agent = replace(agent, consent=ConsentSettings())  # there is nothing to agree to
         is_ours = functools.partial(cluster.is_ours_now, call.key)
         llm = self.agent_llms.open(call.agent, call.caller, call.media_url, call.access)
         media = Call(
             session,
-            CallAgent(call.agent, tools, llm.endpoint if llm is not None else None),
+            CallAgent(agent, tools, llm.endpoint if llm is not None else None),
             stream,
             CallLeg(control, call.key[1], call.called, call.media_url, is_ours),
             engine,

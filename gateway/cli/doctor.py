@@ -211,9 +211,9 @@ def _recordings(settings: Settings) -> Iterator[CheckResult]:
     """Whether recordings are encrypted, and callers know of them."""
     agents = list(AgentDirectory(settings.agents, settings.folder))
     if settings.record_dir is None:
-        if names := ", ".join(agent.name for agent in agents if agent.consent):
-            todo = "set RECORD_DIR, or remove consent from gateway.toml"
-            yield _warning("recordings", f"announced by {names}, but nothing is recorded", todo)
+        if names := ", ".join(agent.name for agent in agents if agent.consent and not agent.consent.always):
+            todo = "set RECORD_DIR, or add always = true to consent if your carrier records"
+            yield _warning("recordings", f"nothing is recorded, so {names} does not announce it", todo)
         return
     missing = [] if settings.record_key else ["not encrypted"]
     if names := ", ".join(agent.name for agent in agents if not agent.consent):

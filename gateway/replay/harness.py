@@ -138,7 +138,7 @@ def _agent_table(agent: Fields, folder: Path) -> dict[str, Any]:
     table = {key: agent[key] for key in ("greeting", "sorry", "listen", "think", "language") if key in agent}
     given = {key: agent[key] for key in ("numbers", "timezone") if agent.get(key)}
     if any(agent.get("consent", {}).values()):
-        given["consent"] = agent["consent"]
+        given["consent"] = {**agent["consent"], "always": True}  # the replay itself is not recorded
     if agent.get("has_brain"):  # the simulated engine never calls the model, but the settings it gets must name one
         given["brain"] = "script"
         if not agent["engine_thinks"]:

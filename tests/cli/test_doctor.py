@@ -299,7 +299,8 @@ async def test_wrong_prefix_is_found(doctor: Any) -> None:
             "consent = { require = true }",
             ("ok", "encrypted and announced"),
         ),
-        ({}, "consent = { require = true }", ("warning", "announced by maya, but nothing is recorded set RECORD_DIR")),
+        ({}, "consent = { require = true }", ("warning", "nothing is recorded, so maya does not announce it set ")),
+        ({}, "consent = { require = true, always = true }", None),
     ],
 )
 async def test_recordings_are_looked_at(
