@@ -7,6 +7,8 @@ CDPATH='' cd -- "$(dirname -- "$0")"
 # Install the extras that the settings and the arguments need.
 settings="
 DEEPGRAM_API_KEY=${DEEPGRAM_API_KEY:-}
+OPENAI_API_KEY=${OPENAI_API_KEY:-}
+XAI_API_KEY=${XAI_API_KEY:-}
 VOICE_ENGINE=${VOICE_ENGINE:-}
 MEMORY_VECTORS=${MEMORY_VECTORS:-}
 REDIS_URL=${REDIS_URL:-}
@@ -25,8 +27,10 @@ OTEL_EXPORTER_OTLP_ENDPOINT="[![:space:]]*) extras="$extras --extra otel" ;; esa
 case " $*" in *" --workers"*) extras="$extras --extra workers" ;; esac
 # The engine that runs on this machine: by choice, or without a key for the one in the cloud.
 local=yes
-case "$settings" in *"
-DEEPGRAM_API_KEY="[![:space:]]*) local=no ;; esac
+for key in DEEPGRAM OPENAI XAI; do
+    case "$settings" in *"
+${key}_API_KEY="[![:space:]]*) local=no ;; esac
+done
 while read -r line; do
     case "$line" in VOICE_ENGINE=*local* | engine*=*\"local\"*) local=yes ;; esac
 done <<EOF

@@ -465,8 +465,9 @@ class AgentDirectory:
 
 
 def find_text(name: str, folder: Path, *, missing: str) -> str:
-    """The text of a file beside gateway.toml, or of one that comes with the program."""
-    places = (folder / name, Path(gateway.__file__).parent.parent / name)
+    """The text of a file beside gateway.toml, or of one that comes with the program: in its wheel or its repository."""
+    package = Path(gateway.__file__).parent
+    places = (folder / name, package / name, package.parent / name)
     path = next((path for path in places if path.is_file()), None)
     if path is None:
         raise SettingsError(missing)

@@ -15,6 +15,7 @@ from gateway.errors import GatewayError
 COMMANDS: Final[Mapping[str, str]] = {
     "serve": "answer calls",
     "demo": "two calls by one caller; no key needed",
+    "init": "write a configuration of your own into a folder",
     "call": "phone the agent from this terminal",
     "doctor": "check the set-up and say what to fix",
     "setup": "point a phone number or a hosted agent at this gateway",
