@@ -38,7 +38,7 @@ _WITHOUT_FIELDS: Final[dict[str, EngineEvent]] = {
 _TYPES_WITHOUT_FIELDS: Final = {event: name for name, event in _WITHOUT_FIELDS.items()}
 
 # The confidence that ends a turn, and the silence in milliseconds that ends it without. Flux takes 0.7 and 5000.
-_PATIENCE: Final[dict[str, tuple[float, int]]] = {"short": (0.6, 3000), "normal": (0.7, 5000), "long": (0.85, 8000)}
+FLUX_PATIENCE: Final[dict[str, tuple[float, int]]] = {"short": (0.6, 3000), "normal": (0.7, 5000), "long": (0.85, 8000)}
 
 _OWN_PROVIDER: Final = {"type": "open_ai", "model": "voice-gateway"}
 """Deepgram requires a model beside an own endpoint and passes its name through to it."""
@@ -219,7 +219,7 @@ def _patience(agent: Agent) -> dict[str, Any]:
     """When a turn of the caller ends. Only Flux can be set; what the agent's own `listen` sets takes precedence."""
     if agent.patience == "normal" or agent.listen.get("version") != "v2":
         return {}
-    threshold, timeout = _PATIENCE[agent.patience]
+    threshold, timeout = FLUX_PATIENCE[agent.patience]
     eager = agent.listen.get("eager_eot_threshold", 0.0)  # must not be higher
     return {"eot_threshold": max(threshold, eager), "eot_timeout_ms": timeout}
 

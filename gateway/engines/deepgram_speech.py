@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import orjson
 
+from gateway.engines.deepgram_codec import FLUX_PATIENCE
 from gateway.engines.streaming import (
     RecogniserEvent,
     ServiceFailed,
@@ -24,8 +25,8 @@ from gateway.engines.streaming import (
 
 _NAME: Final = "deepgram"
 _AUDIO: Final = {"encoding": "mulaw", "sample_rate": "8000"}
-_ENDPOINTING_MS: Final = 400
-"""Silence after which Nova ends a turn. Deepgram recommends 300 to 500 for conversations."""
+_ENDPOINTING_MS: Final = {"short": 300, "normal": 400, "long": 800}
+"""Silence after which Nova ends a turn, by the agent's patience. Deepgram recommends 300 to 500 for conversations."""
 _UTTERANCE_END_MS: Final = 1000
 """Ends a turn by the gap between words where noise hides the silence. The shortest that Deepgram accepts."""
 _WORDLESS_SECONDS: Final = 1.5
@@ -37,11 +38,13 @@ SINGLE_FLUSHES: Final = 12
 """With so many flushes in the window, sentences that wait are flushed together."""
 
 
-def listen_path(model: str, language: str) -> str:
+def listen_path(model: str, language: str, patience: str) -> str:
     """The path and query of the recogniser's socket."""
     if is_flux(model):
+        threshold, timeout = FLUX_PATIENCE[patience]
         hints = {"language_hint": language} if model == "flux-general-multi" else {}
-        return f"/v2/listen?{urlencode({'model': model, **_AUDIO, **hints})}"
+        turns = {"eot_threshold": str(threshold), "eot_timeout_ms": str(timeout)}
+        return f"/v2/listen?{urlencode({'model': model, **_AUDIO, **turns, **hints})}"
     query = {
         "model": model,
         "language": language,
@@ -50,7 +53,7 @@ def listen_path(model: str, language: str) -> str:
         "punctuate": "true",
         "interim_results": "true",
         "vad_events": "true",
-        "endpointing": str(_ENDPOINTING_MS),
+        "endpointing": str(_ENDPOINTING_MS[patience]),
         "utterance_end_ms": str(_UTTERANCE_END_MS),
     }
     return f"/v1/listen?{urlencode(query)}"

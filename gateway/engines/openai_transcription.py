@@ -17,7 +17,8 @@ WITHOUT_TURNS: Final = frozenset({"gpt-live-transcribe", "gpt-realtime-whisper"}
 _WITH_KEYWORDS: Final = frozenset({"gpt-transcribe"})
 _NAME: Final = "openai"
 _FORMAT: Final = "audio/pcmu"
-_SILENCE_MS: Final = 500
+_SILENCE_MS: Final = {"short": 350, "normal": 500, "long": 900}
+"""Silence that ends a turn, by the agent's patience."""
 _FINAL_ERRORS: Final = frozenset({"invalid_api_key", "insufficient_quota", "model_not_found", "invalid_model"})
 _TRANSCRIPTION: Final = "conversation.item.input_audio_transcription"
 
@@ -27,7 +28,8 @@ class OpenAiTranscriptionCodec:
 
     audio_is_binary = False
 
-    def __init__(self, model: str, language: str) -> None:
+    def __init__(self, model: str, language: str, patience: str) -> None:
+        self._silence_ms = _SILENCE_MS[patience]
         self._transcription: dict[str, Any] = {"model": model, "language": language}
         self._speaking = False
         self._items: dict[str, str | None] = {}
@@ -41,7 +43,7 @@ class OpenAiTranscriptionCodec:
     def opening(self, keyterms: Sequence[str]) -> list[bytes]:
         if keyterms and self._transcription["model"] in _WITH_KEYWORDS:
             self._transcription["keywords"] = list(keyterms)
-        detection = {"type": "server_vad", "silence_duration_ms": _SILENCE_MS}
+        detection = {"type": "server_vad", "silence_duration_ms": self._silence_ms}
         audio = {"format": {"type": _FORMAT}, "transcription": self._transcription, "turn_detection": detection}
         session = {"type": "transcription", "audio": {"input": audio}}
         return [orjson.dumps({"type": "session.update", "session": session})]

@@ -75,14 +75,7 @@ def make_engines(
     """
     made: dict[str, GuardedEngine] = {}
 
-    def make(name: str, where: str, language: str = "en") -> GuardedEngine:
-        if "+" in name:
-            key = name if language == "en" else f"{name} {language}"
-            if key not in made:
-                local = functools.partial(_local_parts, make, where)
-                services = SpeechServices(settings, connect, local, where, language)
-                made[key] = GuardedEngine(services.engine(key, *name.split("+", 1)))
-            return made[key]
+    def make(name: str, where: str) -> GuardedEngine:
         if name not in makers:
             raise SettingsError(f"{where} is {name!r}; use one of: {', '.join(sorted(makers))}")
         if not settings.has_engine_key(name):
@@ -95,6 +88,15 @@ def make_engines(
             made[name] = GuardedEngine(makers[name](settings, connect))
         return made[name]
 
+    def make_combined(name: str, where: str, agent: Agent) -> GuardedEngine:
+        """Recogniser and voice, which agents share that have the same language and patience."""
+        options = [agent.language] * (agent.language != "en") + [agent.patience] * (agent.patience != "normal")
+        key = " ".join([name, *options])
+        if key not in made:
+            services = SpeechServices(settings, connect, functools.partial(_local_parts, make, where), where, agent)
+            made[key] = GuardedEngine(services.engine(key, *name.split("+", 1)))
+        return made[key]
+
     by_agent = {}
     default = "VOICE_ENGINE" if settings.voice_engine else ""
     if default:
@@ -103,7 +105,9 @@ def make_engines(
     for agent in agents:
         own = f"gateway.toml, [agents.{agent.name}]: engine"
         named, where = (agent.engines, own) if agent.engines else (settings.engines, default)
-        by_agent[agent.name] = tuple(make(name, where, agent.language) for name in named)
+        by_agent[agent.name] = tuple(
+            make_combined(name, where, agent) if "+" in name else make(name, where) for name in named
+        )
     return EngineDirectory(made, by_agent)
 
 

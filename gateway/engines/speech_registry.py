@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.agents import Agent
 from gateway.engines import cartesia_voice, deepgram_speech, elevenlabs_voice
 from gateway.engines.cascade import CascadeEngine
 from gateway.engines.local import LocalSpeech
@@ -20,12 +21,12 @@ from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector, tls_context
 
 _RECOGNISERS: Final = "local, deepgram/MODEL or openai/MODEL"
-_VOICES: Final = "local, deepgram/VOICE, elevenlabs/VOICE or cartesia/VOICE"
+_VOICES: Final = "local, deepgram/aura-2-VOICE, elevenlabs/VOICE or cartesia/VOICE"
 
 
 @dataclass(frozen=True)
 class SpeechServices:
-    """Makes the parts of one agent's engine."""
+    """Makes the parts of one agent's engine, with its language and patience."""
 
     settings: Settings
     connect: Connector
@@ -33,7 +34,7 @@ class SpeechServices:
     """Raises SettingsError where it is not installed."""
     where: str
     """The setting that names the parts, for errors."""
-    language: str
+    agent: Agent
 
     def engine(self, name: str, listen: str, speak: str) -> CascadeEngine:
         """Raises SettingsError."""
@@ -42,11 +43,12 @@ class SpeechServices:
 
     def _recogniser(self, entry: str) -> RecogniserService:
         provider, _, model = entry.partition("/")
+        language, patience = self.agent.language, self.agent.patience
         match provider:
             case "local" if not model:
                 return self.local()
             case "deepgram" if model:
-                endpoint = self._deepgram(entry, deepgram_speech.listen_path(model, self.language), "listen")
+                endpoint = self._deepgram(entry, deepgram_speech.listen_path(model, language, patience), "listen")
                 if deepgram_speech.is_flux(model):
                     return StreamingRecogniserService(endpoint, deepgram_speech.FluxCodec)
                 takes_keyterms = model.startswith("nova-3")
@@ -63,7 +65,7 @@ class SpeechServices:
                 endpoint = ServiceEndpoint(
                     entry, url, "Authorization", credentials, "OPENAI_API_KEY", connect=self.connect
                 )
-                return StreamingRecogniserService(endpoint, lambda: OpenAiTranscriptionCodec(model, self.language))
+                return StreamingRecogniserService(endpoint, lambda: OpenAiTranscriptionCodec(model, language, patience))
             case _:
                 raise SettingsError(f"{self.where}.listen is {entry!r}; write {_RECOGNISERS}")
 
@@ -73,13 +75,13 @@ class SpeechServices:
         match provider:
             case "local" if not rest:
                 return self.local()
-            case "deepgram" if voice and not model:
+            case "deepgram" if voice.startswith("aura") and not model:
                 endpoint = self._deepgram(entry, deepgram_speech.speak_path(voice), "speak")
                 return StreamingVoiceService(
                     endpoint, lambda: deepgram_speech.AuraCodec(asyncio.get_running_loop().time)
                 )
             case "elevenlabs" if voice:
-                path = elevenlabs_voice.speak_path(voice, model or elevenlabs_voice.DEFAULT_MODEL, self.language)
+                path = elevenlabs_voice.speak_path(voice, model or elevenlabs_voice.DEFAULT_MODEL, self.agent.language)
                 url = f"{_socket_url(self.settings.elevenlabs_api_url)}{path}"
                 key = self._key(entry, "speak", self.settings.elevenlabs_api_key, "ELEVENLABS_API_KEY")
                 endpoint = ServiceEndpoint(entry, url, "xi-api-key", key, "ELEVENLABS_API_KEY", connect=self.connect)
@@ -96,7 +98,7 @@ class SpeechServices:
                 )
                 chosen = model or cartesia_voice.DEFAULT_MODEL
                 return StreamingVoiceService(
-                    endpoint, lambda: cartesia_voice.CartesiaCodec(voice, chosen, self.language)
+                    endpoint, lambda: cartesia_voice.CartesiaCodec(voice, chosen, self.agent.language)
                 )
             case _:
                 raise SettingsError(f"{self.where}.speak is {entry!r}; write {_VOICES}")

@@ -503,3 +503,33 @@ async def test_failed_answer_ends_the_session(caplog):
     await talk.gets(EngineFailed)
     assert "dialogue failed" in caplog.text
     assert isinstance(talk.error, EngineUnavailable)
+
+
+class FakePart:
+    """A recogniser that opens at once, or a voice that does not open."""
+
+    name, hearing, is_ready, is_full = "part", "", True, False
+
+    def __init__(self, error=None):
+        self.error, self.closed = error, False
+
+    async def open_recogniser(self, listener):
+        if self.error is not None:
+            await asyncio.sleep(1)
+            raise self.error
+        return self
+
+    open_voice = open_recogniser
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("failing", ["recogniser", "voice"])
+async def test_part_is_closed_where_the_other_does_not_open(failing):
+    opens, fails = FakePart(), FakePart(EngineUnavailable("gone"))
+    parts = (fails, opens) if failing == "recogniser" else (opens, fails)
+    with pytest.raises(EngineUnavailable, match="gone"):
+        await CascadeEngine("both", *parts).connect(None, Talk(None))
+    await asyncio.sleep(0)
+    assert opens.closed

@@ -31,6 +31,8 @@ from gateway.engines.interface import (
     TurnEnded,
     UserSaid,
     UserStartedSpeaking,
+    WordEnd,
+    WordsTimed,
 )
 from gateway.errors import RemoteProtocolError
 from gateway.llm.chat import LanguageModel, LlmEndpoint
@@ -250,6 +252,16 @@ def test_nul_characters_are_removed() -> None:
 def test_encoded_event_reads_back(event: EngineEvent) -> None:
     """Recordings of every engine hold Deepgram messages."""
     assert DeepgramCodec().receive(DeepgramCodec().encode(event)) == [event]
+
+
+def test_times_of_words_read_back() -> None:
+    event = WordsTimed((WordEnd(3, 1600), WordEnd(8, 3200)))
+    assert DeepgramCodec().receive(DeepgramCodec().encode(event)) == [event]
+
+
+@pytest.mark.parametrize("ends", ["null", "7", "[[1]]", '[["a", 1]]', "[1, 2]"])
+def test_odd_times_of_words_are_none(ends: str) -> None:
+    assert DeepgramCodec().receive(f'{{"type":"WordsTimed","ends":{ends}}}') == [WordsTimed(())]
 
 
 def test_encoded_function_call_is_answered_once() -> None:

@@ -21,7 +21,7 @@ FLUSHED, CLEARED = b'{"type":"Flushed","sequence_id":0}', b'{"type":"Cleared","s
 
 
 def test_paths_ask_for_telephone_audio():
-    path, _, query = listen_path("nova-3", "de").partition("?")
+    path, _, query = listen_path("nova-3", "de", "normal").partition("?")
     wanted = dict(parse_qsl(query))
     assert (path, wanted["language"], wanted["encoding"], wanted["sample_rate"]) == (
         "/v1/listen",
@@ -29,9 +29,16 @@ def test_paths_ask_for_telephone_audio():
         "mulaw",
         "8000",
     )
-    assert listen_path("flux-general-en", "en") == "/v2/listen?model=flux-general-en&encoding=mulaw&sample_rate=8000"
-    assert listen_path("flux-general-multi", "de").endswith("&language_hint=de")
+    assert listen_path("flux-general-en", "en", "normal") == (
+        "/v2/listen?model=flux-general-en&encoding=mulaw&sample_rate=8000&eot_threshold=0.7&eot_timeout_ms=5000"
+    )
+    assert listen_path("flux-general-multi", "de", "normal").endswith("&language_hint=de")
     assert speak_path("aura-2-thalia-en") == "/v1/speak?model=aura-2-thalia-en&encoding=mulaw&sample_rate=8000"
+
+
+def test_patience_decides_about_the_end_of_turns():
+    assert "endpointing=800" in listen_path("nova-3", "en", "long")
+    assert "eot_threshold=0.85&eot_timeout_ms=8000" in listen_path("flux-general-en", "en", "long")
 
 
 # Nova

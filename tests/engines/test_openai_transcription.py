@@ -12,7 +12,7 @@ STARTED, STOPPED = {"type": "input_audio_buffer.speech_started"}, {"type": "inpu
 
 @pytest.fixture
 def codec():
-    return OpenAiTranscriptionCodec("gpt-transcribe", "en")
+    return OpenAiTranscriptionCodec("gpt-transcribe", "en", "normal")
 
 
 def receive(codec, *messages):
@@ -43,8 +43,9 @@ def test_session_is_for_transcription_of_mulaw(codec):
             },
         },
     }
-    older = OpenAiTranscriptionCodec("gpt-4o-transcribe", "en")
+    older = OpenAiTranscriptionCodec("gpt-4o-transcribe", "en", "long")
     assert b"keywords" not in older.opening(["Rohloff"])[0]
+    assert b'"silence_duration_ms":900' in older.opening([])[0]
     assert older.keyterms(["Rohloff"]) == []
 
 

@@ -63,11 +63,12 @@ async def test_voice_is_named_by_service_voice_and_model(make, speak, url):
     engine.voice.make_codec()
 
 
-def test_agents_language_is_used(make):
-    [engine] = make({"listen": "deepgram/nova-3", "speak": "elevenlabs/Rachel"}, language="de")
+def test_language_and_patience_of_the_agent_are_used(make):
+    [engine] = make({"listen": "deepgram/nova-3", "speak": "elevenlabs/Rachel"}, language="de", patience="long")
     assert "language=de" in engine.recogniser.endpoint.url
     assert "language_code=de" in engine.voice.endpoint.url
-    assert engine.name == "deepgram/nova-3+elevenlabs/Rachel de"
+    assert "endpointing=800" in engine.recogniser.endpoint.url
+    assert engine.name == "deepgram/nova-3+elevenlabs/Rachel de long"
 
 
 def test_local_parts_share_one_process(make):
@@ -93,7 +94,8 @@ def test_equal_engines_are_made_once(make):
         ({"listen": "siri", "speak": "local"}, ".listen is 'siri'; write local, deepgram/MODEL or openai/MODEL"),
         ({"listen": "deepgram/", "speak": "local"}, ".listen is 'deepgram/'; write local"),
         ({"listen": "local/x", "speak": "local"}, ".listen is 'local/x'; write local"),
-        ({"listen": "local", "speak": "openai/alloy"}, ".speak is 'openai/alloy'; write local, deepgram/VOICE"),
+        ({"listen": "local", "speak": "openai/alloy"}, ".speak is 'openai/alloy'; write local, deepgram/aura-2-VOICE"),
+        ({"listen": "local", "speak": "deepgram/flux-kit-en"}, ".speak is 'deepgram/flux-kit-en'; write local"),
         ({"listen": "openai/gpt-live-transcribe", "speak": "local"}, ".listen: gpt-live-transcribe detects no turns"),
         ({"listen": "local"}, " needs listen and speak, like listen = "),
         ({"listen": "local", "speak": "local", "voice": "x"}, " needs listen and speak, like listen = "),

@@ -80,7 +80,9 @@ def endpoint(service, path, scheme="Token", **timeouts):
 
 
 def flux(service, **timeouts):
-    return StreamingRecogniserService(endpoint(service, listen_path("flux-general-en", "en"), **timeouts), FluxCodec)
+    return StreamingRecogniserService(
+        endpoint(service, listen_path("flux-general-en", "en", "normal"), **timeouts), FluxCodec
+    )
 
 
 def cartesia(service, **timeouts):
@@ -231,7 +233,7 @@ async def test_turn_is_ended_by_force(service):
 async def test_audio_goes_out_as_text_where_the_service_wants_it(service):
     def openai(service, **timeouts):
         at = endpoint(service, "/v1/realtime?intent=transcription", "Bearer", **timeouts)
-        return StreamingRecogniserService(at, lambda: OpenAiTranscriptionCodec("gpt-transcribe", "en"))
+        return StreamingRecogniserService(at, lambda: OpenAiTranscriptionCodec("gpt-transcribe", "en", "normal"))
 
     stream, listener = await recogniser(service, openai)
     stream.send_audio(FRAME)
@@ -347,7 +349,7 @@ async def test_probe_says_what_to_correct(service):
 CODECS = {
     "nova": lambda: NovaCodec(takes_keyterms=True),
     "flux": FluxCodec,
-    "openai": lambda: OpenAiTranscriptionCodec("gpt-transcribe", "en"),
+    "openai": lambda: OpenAiTranscriptionCodec("gpt-transcribe", "en", "normal"),
     "aura": lambda: AuraCodec(lambda: 0.0),
     "elevenlabs": ElevenLabsCodec,
     "cartesia": lambda: CartesiaCodec("voice", "sonic-3.5", "en"),
