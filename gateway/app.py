@@ -486,7 +486,7 @@ async def _call_factory(
         {name: EngineConfig(engines, timeouts.engine) for name, engines in config.engines.by_agent.items()},
         agent_llms,
         await _tool_loader(config, resources, memory, stack),
-        memory or NoMemoryServices(),
+        memory or NoMemoryServices(resources.sharing.store),
         resources.recordings,
         resources.call_events,
         timeouts.live_calls,

@@ -367,6 +367,27 @@ async def test_failures_count_at_nodes_with_a_store_each(tmp_path: Path, caplog:
                 await call.hang_up()
 
 
+async def test_failures_count_without_sessions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is stored of the caller, and three guesses in each call would add up to all of them."""
+    caplog.set_level("INFO", logger="gateway")
+    _configure(tmp_path, '[agents.maya.memory.trust]\npin = "4711"\n')
+    async with staged(tmp_path, make_carrier("twilio"), VOICE_SESSION_ENABLED="false") as stage:
+        for count in (3, 6):
+            call, _ = await stage.dial(**_vouched(stage, "C"))
+            await call.press("4712#4712#4712#")
+            await _results(caplog, count)
+            await call.hang_up()
+            await stage.idle()
+        call, conversation = await stage.dial(**_vouched(stage, "C"))
+        await call.press("4711")
+        results = await _results(caplog, 7)
+        assert (sorted(results[:6]), results[6]) == (["locked", *["wrong"] * 5], "locked")
+        assert "not available in this call" in await _ask(conversation, "balance")
+        await call.hang_up()
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "data").iterdir() if path.is_file())
+    assert CALLER.encode() not in stored
+
+
 async def test_withheld_numbers_share_their_failures(
     carrier_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

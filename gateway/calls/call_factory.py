@@ -14,19 +14,21 @@ from gateway.calls.engine_connection import EngineConfig
 from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.transcript import CallRecords
 from gateway.cluster.node import Cluster
+from gateway.cluster.store import NoSharedStore
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote
 from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.memory.access import MemoryAccess, MemorySource, NoMemory, PinResult
 from gateway.memory.loader import MemoryLoader
-from gateway.memory.pin_codes import PinCodeStore
+from gateway.memory.pin_codes import Counters, PinCodeStore, check_counted
 from gateway.memory.recall import Recall, render_known
 from gateway.session import Consent, TrustLevel, VoiceSession
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.rest import CallControl
 from gateway.tools.executor import CallTools, ToolLoader
 
+UNCOUNTED: Final = NoSharedStore()
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""
 
@@ -60,13 +62,25 @@ class MemoryServices:
 
 
 class NoMemoryServices:
-    """Nothing is stored or read."""
+    """Nothing is stored or read. `counters` count attempts at the PIN of all callers, by a hash of the number."""
 
     log = NoCallLog()
     remembers = False
 
+    def __init__(self, counters: Counters = UNCOUNTED) -> None:
+        self._counters = counters
+
     def source(self, agent: Agent, access: MemoryAccess) -> MemorySource:
-        return NoMemory(agent.trust.pin)
+        return PinWithoutMemory(agent.trust.pin, agent.name, self._counters)
+
+
+@dataclass(frozen=True)
+class PinWithoutMemory(NoMemory):
+    agent: str = ""
+    counters: Counters = UNCOUNTED
+
+    async def check_pin(self, caller: str, tried: str) -> PinResult | None:
+        return await check_counted(self.counters, self.agent, caller, tried, self.pin)
 
 
 @dataclass(frozen=True)

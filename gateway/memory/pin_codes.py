@@ -64,12 +64,12 @@ class PinCodeStore:
             connection.execute("INSERT INTO pin_codes VALUES (?, ?, ?, ?, ?)", row)
 
         await self._store.run(work)
-        await self._clear_shared(agent, caller)
+        await _clear(self._shared, agent, caller)
 
     async def remove(self, agent: str, caller: str) -> bool:
         """Delete the PIN and its failures. Returns whether there was one."""
         existed = await self._store.run(lambda connection: _delete(connection, agent, caller))
-        await self._clear_shared(agent, caller)
+        await _clear(self._shared, agent, caller)
         return existed
 
     async def forget(self, agent: str, caller: str) -> int:
@@ -105,7 +105,7 @@ class PinCodeStore:
         stored, failures = await self._store.run(begin)
         if stored is None and common is None:
             return None
-        if failures >= MOST_FAILURES or await self._is_locked_elsewhere(agent, caller):
+        if failures >= MOST_FAILURES or await _is_locked(self._shared, agent, caller):
             return PinResult.LOCKED
         if stored is None:
             result = check_common_pin(common, tried)
@@ -115,21 +115,37 @@ class PinCodeStore:
             result = PinResult.RIGHT if is_right else PinResult.WRONG
         if result is PinResult.RIGHT:
             await self._store.change(f"DELETE FROM pin_code_failures {_OF_CALLER}", agent, caller)
-            await self._clear_shared(agent, caller)
+            await _clear(self._shared, agent, caller)
             return result
         return PinResult.WRONG if failures + 1 < MOST_FAILURES else PinResult.LOCKED
 
-    # Failures at other nodes. While the shared counters are away, each node has its own limit.
 
-    async def _is_locked_elsewhere(self, agent: str, caller: str) -> bool:
-        try:
-            return await self._shared.admit(_counter(agent, caller), MOST_FAILURES, FAILURES_COUNT.total_seconds()) > 0
-        except SharedStoreUnavailable:
-            return False
+async def check_counted(
+    counters: Counters, agent: str, caller: str, tried: str, common: Secret | None
+) -> PinResult | None:
+    """The result of an attempt at the PIN of all callers, where nothing else is stored of them; None without one."""
+    if common is not None and await _is_locked(counters, agent, caller):
+        return PinResult.LOCKED
+    result = check_common_pin(common, tried)
+    if result is PinResult.RIGHT:
+        await _clear(counters, agent, caller)
+    return result
 
-    async def _clear_shared(self, agent: str, caller: str) -> None:
-        with contextlib.suppress(SharedStoreUnavailable):
-            await self._shared.delete(_counter(agent, caller))
+
+# Failures at all nodes. While the shared counters are away, each node has its own limit.
+
+
+async def _is_locked(counters: Counters, agent: str, caller: str) -> bool:
+    """Counts an attempt before it is checked."""
+    try:
+        return await counters.admit(_counter(agent, caller), MOST_FAILURES, FAILURES_COUNT.total_seconds()) > 0
+    except SharedStoreUnavailable:
+        return False
+
+
+async def _clear(counters: Counters, agent: str, caller: str) -> None:
+    with contextlib.suppress(SharedStoreUnavailable):
+        await counters.delete(_counter(agent, caller))
 
 
 def _counter(agent: str, caller: str) -> str:

@@ -258,7 +258,7 @@ class PhonePages:
             calls = await self._recall.own_calls(token.agent, token.caller)
         # Facts of several people on one number are not shown.
         person = only_person(most_trusted((fact.trust, fact.person) for fact in facts))
-        known = [fact.text for fact in facts if is_of(fact.person, person)][:MAX_FACTS]
+        known = [fact.text + _mark(fact.trust) for fact in facts if is_of(fact.person, person)][:MAX_FACTS]
         return JSONResponse({"facts": known, "calls": [_summary(call) for call in calls]})
 
 
@@ -289,7 +289,12 @@ def _call_in_form(form: Mapping[str, str]) -> CallRequest:
 def _summary(call: PastCall) -> dict[str, Any]:
     """A call in a few words. Without a language model topics are quotations; only the caller's are shown."""
     about = [topic.removeprefix("Caller: ") for topic in call.topics if not topic.startswith("Agent: ")]
-    return {"at": call.started_at.isoformat(), "about": [*about[:3], *call.action_items[:2]] or [call.context]}
+    shown = [*about[:3], *call.action_items[:2]] or [call.context]
+    return {"at": call.started_at.isoformat(), "about": [text + _mark(call.trust) for text in shown]}
+
+
+def _mark(trust: TrustLevel) -> str:
+    return " (unverified)" if trust.mark else ""
 
 
 # Tokens

@@ -193,7 +193,7 @@ async def test_link_is_for_one_call(booth: Booth):
     again = await booth.call_once(pass_of(link))
     assert (again.status_code, again.text) == (403, "This link has already been used. Ask for a new one.")
     await booth.talk(placed, "My name is Anna.")
-    assert (await until_it(lambda: _facts(booth, placed)))["facts"]
+    assert "unverified" not in str((await until_it(lambda: _facts(booth, placed)))["facts"])
 
 
 @pytest.mark.parametrize(("level", "calls"), [("none", 0), ("name", 0), ("summaries", 1)])
@@ -208,6 +208,7 @@ async def test_guest_sees_what_the_level_of_the_call_allows(booth: Booth, calls:
     await until_it(is_idle)
     shown = await booth.memory(placed)
     assert (shown["facts"], len(shown["calls"])) == ([], calls)
+    assert all(text.endswith(" (unverified)") for call in shown["calls"] for text in call["about"])
 
 
 async def test_of_many_who_use_a_link_at_once_one_is_let_in(booth: Booth):
