@@ -85,6 +85,7 @@ class Remembering(NoMemoryServices):
     remembers = True
 
     def __init__(self):
+        super().__init__()
         self.log = NoCallLog()
 
 
