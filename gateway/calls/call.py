@@ -21,6 +21,7 @@ from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
 from gateway.calls.consent import ConsentTimeouts, RecordingConsent
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
+from gateway.calls.incoming_audio import IncomingAudio
 from gateway.calls.interruption import InterruptionPolicy, TurnEffect
 from gateway.calls.memory_commands import MemoryCommands
 from gateway.calls.monitoring import CallMonitor, is_loud
@@ -72,6 +73,8 @@ _NO_ENGINE: Final = (EndReason.ENGINE_LOST, EndReason.ENGINE_REFUSED)
 class LiveCallTimeouts:
     """Durations of a call with media, in seconds."""
 
+    check: float = 0.5
+    """Between two runs of the watchdogs."""
     media_silence: float = 30.0
     """A carrier that sends nothing for this long is gone. Mutes and holds are shorter, or send silence."""
     engine_flush: float = 2.0
@@ -123,6 +126,8 @@ class Call:
         self.name = call_name(session.id)
         self.recorder = records.recorder
         self.monitor = CallMonitor()
+        self.caller_audio = IncomingAudio(self.monitor)
+        self.on_caller_audio = self.caller_audio.pass_on
         self.latency = TurnLatencyTracker(self._observe_turn, on_answer=records.events.first_audio_sent)
         self.on_over: Callable[[], None] = lambda: None
         """Called at once when the call is over; completing the session then takes a while."""
@@ -133,44 +138,44 @@ class Call:
         self._events = records.events
         self._memory = memory
         self._loop = asyncio.get_running_loop()
-        self._time = self._loop.time  # for each frame
         config, tools = agent.config, agent.tools
         self._log = CallLogger(logging.getLogger(__name__), {"call": self.name, "agent": config.name})
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
-        self._transcript = Transcript(session, Playout(), records)
+        self.transcript = Transcript(session, Playout(), records)
         self._speech = SpeechOutput(
-            carrier, self._transcript, self.monitor, self.latency, config.filler or NO_FILLER, self.say, timeouts.speech
+            carrier, self.transcript, self.monitor, self.latency, config.filler or NO_FILLER, self.say, timeouts.speech
         )
         self._speech.replies.enabled = agent.llm is not None
+        self.on_agent_audio = self._speech.play
         self._end = CallEnd(self._tasks, leg, self._speech, self.say, self._events, self._log)
         self._identity = CallerIdentity(session, config, memory, self._events, self._log, self._tasks, self.recorder)
         actions = ToolActions(
-            session, self._transcript, self._identity, self._end, self.say, self._events, self.recorder
+            session, self.transcript, self._identity, self._end, self.say, self._events, self.recorder
         )
         self._consent = RecordingConsent(session, config, records, self._log, timeouts.consent)
         self._tools = ToolExecutor(actions, self._tasks, session, tools, config.transfer_to)
         self._memory_commands = MemoryCommands(
-            session, config, self._transcript, memory, timeout=timeouts.memory_command
+            session, config, self.transcript, memory, timeout=timeouts.memory_command
         )
         self._context = AgentContext(
-            session, config, self._transcript, memory, self._tools.functions, tools.personas, agent.llm
+            session, config, self.transcript, memory, self._tools.functions, tools.personas, agent.llm
         )
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else config.sorry
         self._engine = EngineConnection(
             self, engine, self._context, self._events, self._log, sorry=sorry, resumed=bool(session.turns)
         )
         self._mailbox = MailboxHandler(
-            self._transcript, self._speech, self._engine, self._end, self._tasks, timeouts.voicemail
+            self.transcript, self._speech, self._engine, self._end, self._tasks, timeouts.voicemail
         )
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._media_at = self._loop.time()
-        self._last_frame = b""
         self._interruption = InterruptionPolicy(config)
-        self._silence = SilenceWatch(config, self._engine, self._tools, self._end, self._transcript, self._log)
+        self._silence = SilenceWatch(config, self._engine, self._tools, self._end, self.transcript, self._log)
         elapsed = (datetime.now(UTC) - session.started_at).total_seconds()  # with an earlier stream, or at another node
         self._time_is_up_at = self._media_at + timeouts.longest_call - elapsed
+        self._check_at = 0.0
 
     # From the call manager
 
@@ -220,10 +225,22 @@ class Call:
             self._consent.call_over()  # a machine can't agree to anything
 
     def tick(self, now: float) -> None:
-        """Called several times a second: watchdogs, and audio that is due."""
+        """Called ten times a second: audio that is due, and less often the watchdogs."""
+        if self._caller_speaking and not self._end.is_over and not self._consent.is_open:
+            if is_loud(self.caller_audio.last_frame):  # engines do not report that speech goes on
+                self._silence.timer.restart(now)
+                if self._interruption.caller_goes_on(now):
+                    self._silence_agent()
+        if now >= self._check_at:
+            self._check_at = now + self._timeouts.check
+            self._check(now)
+        self._speech.tick(now)
+        self._engine.tick(now)
+
+    def _check(self, now: float) -> None:
         if not self._end.is_over:
             failure = None
-            if now - self._media_at > self._timeouts.media_silence:
+            if now - max(self._media_at, self.caller_audio.heard_at) > self._timeouts.media_silence:
                 failure = EndReason.MEDIA_SILENT
             elif self._carrier.buffered_bytes > STALLED_BYTES:
                 failure = EndReason.CARRIER_STALLED
@@ -235,18 +252,13 @@ class Call:
                 self._end.time_is_up()
             elif self._consent.is_open:
                 self._silence.timer.restart(now)
-                if words := self._consent.tick(now, self._transcript.played_until, self._context.greeting):
+                if words := self._consent.tick(now, self.transcript.played_until, self._context.greeting):
                     self.say(words)
-            elif self._caller_speaking and is_loud(self._last_frame):  # engines do not report that speech goes on
-                self._silence.timer.restart(now)
-                if self._interruption.caller_goes_on(now):
-                    self._silence_agent()
             elif self._mailbox.is_reached:
                 self._silence.timer.restart(now)
             elif words := self._silence.tick(now, slowest_answer=self._timeouts.slowest_answer):
                 self.say(words)
-        self._speech.tick(now)
-        self._engine.tick(now, tool_runs=self._tools.is_busy)
+        self._engine.check(now, tool_runs=self._tools.is_busy)
 
     @property
     def is_over(self) -> bool:
@@ -259,23 +271,14 @@ class Call:
 
     def turns(self) -> list[Turn]:
         """The conversation so far."""
-        return self._transcript.so_far
+        return self.transcript.so_far
 
     @property
     def log_rows(self) -> list[Row]:
         """The rows of the call log for everything so far."""
-        return self._transcript.log_rows
+        return self.transcript.log_rows
 
     # From the media stream
-
-    def on_caller_audio(self, audio: bytes) -> None:
-        now = self._media_at = self._time()
-        self._last_frame = audio
-        if not self._mailbox.is_reached:  # the engine would answer its greeting
-            self._engine.heard_at = now
-            self._engine.send_audio(audio)
-        if self.monitor.listeners:
-            self.monitor.caller_audio(audio)
 
     def on_mark(self, name: str) -> None:
         self._media_at = self._loop.time()
@@ -294,10 +297,6 @@ class Call:
 
     # From the engine
 
-    def on_agent_audio(self, audio: bytes) -> None:
-        if self._speech.play(audio):
-            self._engine.answer_due_since = None
-
     def on_engine_event(self, event: EngineEvent) -> None:
         match event:
             case UserStartedSpeaking() | TurnEnded() | UserSaid() if self._mailbox.is_reached:
@@ -306,18 +305,17 @@ class Call:
                 self._caller_speaking = True
                 self._consent.caller_speaks(self._loop.time())
                 self._silence.timer.restart(self._loop.time())
-                if self._interruption.caller_starts(agent_audible=self._transcript.is_audible(self._loop.time())):
+                if self._interruption.caller_starts(agent_audible=self.transcript.is_audible(self._loop.time())):
                     self.latency.finish_turn()
                     self._silence_agent()
                 else:
-                    self._transcript.spoken_over()
+                    self.transcript.spoken_over()
             case UserSaid(text, turn):
                 self._caller_said(text, turn)
             case AgentSaid(text):
                 self._consent.agent_spoke(self._loop.time())
                 self._silence.timer.agent_said(self._loop.time())
-                if self._speech.text(text):
-                    self._engine.answer_due_since = None
+                self._speech.text(text)
             case WordsTimed(ends):
                 self._speech.words_timed(ends)
             case AgentAudioDone():
@@ -329,7 +327,7 @@ class Call:
                 if turn:
                     self._caller_speaking = False
                     self._engine.answer_due_since = self._loop.time()
-                    self._transcript.caller_finished(turn, datetime.now(UTC))
+                    self.transcript.caller_finished(turn, datetime.now(UTC))
             case FunctionsRequested(calls):
                 self._speech.open_gate()
                 if (session := self._engine.session) is not None and not self._end.is_over:
@@ -380,24 +378,24 @@ class Call:
         if not turn_name:
             self._caller_speaking = False
         elif not text:
-            self._transcript.had_no_words(turn_name)
+            self.transcript.had_no_words(turn_name)
             self._caller_text.set()
             return
-        is_answered = self._transcript.is_answered(turn_name)
+        is_answered = self.transcript.is_answered(turn_name)
         effect = self._interruption.caller_said(
             text,
-            agent_audible=not is_answered and self._transcript.is_audible(now),
-            agent_asks=self._transcript.is_asking(now),
+            agent_audible=not is_answered and self.transcript.is_audible(now),
+            agent_asks=self.transcript.is_asking(now),
         )
         if (
             effect is TurnEffect.NONE
             and not self._consent.is_open
             and not self._memory_commands.may_be_command(text, now)
         ):
-            self._transcript.caller_said(text, datetime.now(UTC), turn_name, aside=True)
+            self.transcript.caller_said(text, datetime.now(UTC), turn_name, aside=True)
             self._caller_text.set()
             self._engine.answer_due_since = None
-            if self._transcript.answer_is_complete:
+            if self.transcript.answer_is_complete:
                 self._speech.drop_answer()
             return
         if effect is not TurnEffect.ANSWER:
@@ -406,15 +404,15 @@ class Call:
             self.recorder.discard()  # it has the digits
             without_pin = PIN_REMOVED
         else:
-            without_pin = self._identity.caller_said(text, now, question=self._transcript.answer_before(turn_name))
+            without_pin = self._identity.caller_said(text, now, question=self.transcript.answer_before(turn_name))
         command = self._memory_commands.recognize(text if sets_pin else without_pin, now)
         if without_pin == PIN_REMOVED:
-            self._transcript.hide(text)
+            self.transcript.hide(text)
         reply = self._consent.caller_said(without_pin, self._context.greeting) if command is None else ""
         overridden = command is not None or bool(reply)
         if is_answered and overridden:
             self._silence_agent()
-        turn = self._transcript.caller_said(without_pin, datetime.now(UTC), turn_name)
+        turn = self.transcript.caller_said(without_pin, datetime.now(UTC), turn_name)
         self._caller_text.set()
         self.latency.transcript(now)
         if not is_answered:
@@ -484,10 +482,10 @@ class Call:
         self._caller_text.clear()
         if not await self._engine.flush(self._timeouts.engine_flush):
             return
-        is_open = self._caller_speaking or self._transcript.awaits_text
+        is_open = self._caller_speaking or self.transcript.awaits_text
         if not is_open and await wait_for_event(self._caller_text, self._timeouts.last_words):
             return
-        if self._caller_speaking or self._transcript.awaits_text:  # perhaps reported only just now
+        if self._caller_speaking or self.transcript.awaits_text:  # perhaps reported only just now
             self._engine.end_user_turn()
             await wait_for_event(self._caller_text, self._timeouts.open_turn)
 
@@ -496,7 +494,7 @@ class Call:
         self.latency.finish_turn()
         self.session.timings += [timing.as_json() for timing in self.latency.finished]
         self.session.receipt = self._context.receipt
-        self.session.turns = self._transcript.finish(self._loop.time())
+        self.session.turns = self.transcript.finish(self._loop.time())
         self.session.ended_at = self._end.at or datetime.now(UTC)
         self.session.end_reason = self._end.reason
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)

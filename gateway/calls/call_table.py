@@ -7,7 +7,6 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -315,9 +314,10 @@ class CallTable:
     def with_media(self) -> list[Call]:
         return [call.media for call in self._calls.values() if call.media is not None]
 
-    def tick_group(self, group: int, groups: int) -> list[ManagedCall]:
-        """Every `groups`-th call from number `group` on. A list, since a tick may end a call."""
-        return list(islice(self._calls.values(), group, None, groups))
+    def tick_groups(self, count: int) -> list[list[Call]]:
+        """The live calls that have media, in so many groups."""
+        calls = self.with_media()
+        return [calls[first::count] for first in range(count)]
 
     def without_media(self) -> list[ManagedCall]:
         return [call for call in self._calls.values() if call.state is not CallState.ACTIVE]

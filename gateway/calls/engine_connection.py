@@ -15,8 +15,10 @@ from typing import Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND, FRAME_MS, SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
+from gateway.calls.incoming_audio import IncomingAudio, drop
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import wait_for_event
+from gateway.calls.transcript import Transcript
 from gateway.calls.turn_audio import TurnAudio
 from gateway.engines.failover import EngineChain, GuardedEngine
 from gateway.engines.interface import (
@@ -86,6 +88,9 @@ class EngineListener(Protocol):
     @property
     def recorder(self) -> CallRecorder: ...
 
+    caller_audio: IncomingAudio
+    transcript: Transcript
+
     def on_agent_audio(self, audio: bytes) -> None: ...
     def on_engine_event(self, event: EngineEvent) -> None: ...
 
@@ -128,24 +133,33 @@ class EngineConnection:
             longest=_frames(config.timeouts.failover_audio), before_speech=_frames(config.timeouts.reconnect_audio)
         )
         """With several engines: what the next one gets."""
-        self._filled_at = self.heard_at = self._received_at = self._away_since = self._loop.time()
+        self._filled_at = self._received_at = self._away_since = self._loop.time()
         self._flushed = asyncio.Event()
         self._lost: asyncio.Future[EngineError]
         self.session: EngineSession | None = None
         self.ready = False
         """Whether the session takes audio."""
-        self.answer_due_since: float | None = None
-        """When the caller finished a turn that the agent has not begun to answer, or the agent was to say something."""
-        # Audio, bound directly: no method of this class stands between session and call.
+        self._transcript = call.transcript
+        # Audio is bound directly: no method of this class stands between session and call.
         self.on_agent_audio = call.on_agent_audio
-        self.send_audio: Callable[[bytes], None] = self._buffer
-        """Caller audio: to the session, or into the buffer until one is ready. The call sets `heard_at` with it."""
+        self._caller_audio = call.caller_audio
+        self._ignored_since: float | None = None
+        self._route_audio(self._buffer)
         self.name = config.engines[0].name
         """The engine that was ready last."""
 
     @property
     def recorder(self) -> CallRecorder:
         return self._call.recorder
+
+    @property
+    def answer_due_since(self) -> float | None:
+        """When the caller finished a turn that the agent has not begun to answer, or the agent was to say something."""
+        return self._transcript.answer_due_since
+
+    @answer_due_since.setter
+    def answer_due_since(self, at: float | None) -> None:
+        self._transcript.answer_due_since = at
 
     async def run(self) -> None:
         """Keep a session open until cancelled. Raises the last EngineError when every engine is given up."""
@@ -214,7 +228,7 @@ class EngineConnection:
                 self._early.extendleft(reversed([*self._turn_audio]))
                 self._early_bytes = sum(map(len, self._early))
             session, self.session, self.ready = self.session, None, False
-            self.send_audio = self._buffer
+            self._route_audio(self._buffer)
             if session is not None:
                 session.close()
 
@@ -260,7 +274,7 @@ class EngineConnection:
 
     def on_engine_closed(self, error: EngineError) -> None:
         """The session is lost; only the first error counts."""
-        self.send_audio = self._buffer
+        self._route_audio(self._buffer)
         if not self._lost.done():
             self._lost.set_result(error)
 
@@ -275,9 +289,9 @@ class EngineConnection:
             send_audio(self._early.popleft())
         self._turn_audio.replayed()
         self._early_bytes = 0
-        self.send_audio = send_audio
+        self._route_audio(send_audio)
         self._flushed.set()
-        self._filled_at = max(self.heard_at, self._loop.time() - self._timeouts.silence_after)
+        self._filled_at = max(self._heard_at, self._loop.time() - self._timeouts.silence_after)
         if self._was_ready:
             self._call_events.publish("engine_back", engine=self.name)
         says_sorry = self._sorry_due and not self._greets  # a caller who was not greeted has missed nothing
@@ -293,6 +307,21 @@ class EngineConnection:
         self.send_late_memory()
 
     # From the call
+
+    def ignore_caller(self) -> None:
+        """Send silence instead of the caller's audio from now on."""
+        self._ignored_since = self._loop.time()
+        self._caller_audio.send = drop
+
+    @property
+    def _heard_at(self) -> float:
+        """When audio came last that was meant for the engine."""
+        return self._caller_audio.heard_at if self._ignored_since is None else self._ignored_since
+
+    def _route_audio(self, send: Callable[[bytes], None]) -> None:
+        """Have the caller's audio sent there: to the session, or into the buffer until one is ready."""
+        if self._ignored_since is None:
+            self._caller_audio.send = send
 
     def _buffer(self, audio: bytes) -> None:
         """Keep the newest seconds."""
@@ -353,12 +382,17 @@ class EngineConnection:
         if self.session is not None:
             self.session.end_user_turn()
 
-    def tick(self, now: float, *, tool_runs: bool = False) -> None:
-        """
-        Called a few times a second: fill a carrier's pause, and drop a session that no longer works.
+    def tick(self, now: float) -> None:
+        """Called several times a second: fill a carrier's pause."""
+        if self.ready and self.session is not None and now - self._heard_at > self._timeouts.silence_after:
+            self._filled_at = max(self._filled_at, self._heard_at)
+            frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))
+            for _ in range(frames):
+                self.session.send_silence(SILENCE_FRAME)
+            self._filled_at += frames * len(SILENCE_FRAME) / BYTES_PER_SECOND
 
-        `tool_runs`: the engine waits for a tool's result.
-        """
+    def check(self, now: float, *, tool_runs: bool = False) -> None:
+        """Called now and then: drop a session that no longer works. `tool_runs`: it waits for a tool's result."""
         if self.session is None:
             return
         if tool_runs:
@@ -373,12 +407,6 @@ class EngineConnection:
             self._log.warning("engine stopped answering", extra={"seconds": answer})
             self.answer_due_since = None
             self.on_engine_closed(EngineUnavailable("the engine stopped answering"))
-        elif self.ready and now - self.heard_at > self._timeouts.silence_after:
-            self._filled_at = max(self._filled_at, self.heard_at)
-            frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))
-            for _ in range(frames):
-                self.session.send_silence(SILENCE_FRAME)
-            self._filled_at += frames * len(SILENCE_FRAME) / BYTES_PER_SECOND
 
 
 def _frames(seconds: float) -> int:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import enum
 import functools
-import itertools
 import logging
 import time
 from collections import Counter, deque
@@ -153,7 +152,8 @@ class CallManager:
     async def run(self) -> None:
         """Tick all calls until cancelled, a tenth of them at a time: all at once would delay audio frames."""
         pause = self._timeouts.tick / TICK_GROUPS
-        for group in itertools.cycle(range(TICK_GROUPS)):
+        groups: list[list[Call]] = []
+        while True:
             before = time.monotonic()
             await asyncio.sleep(pause)
             self._delays.append(delay := max(time.monotonic() - before - pause, 0.0))
@@ -161,10 +161,10 @@ class CallManager:
                 WATCHDOG.labels("event loop held up").inc()
                 _log.warning("event loop was held up", extra={"ms": round(delay * 1000)})
             now = self._now()
-            for call in self._table.tick_group(group, TICK_GROUPS):
-                if call.media is not None:
-                    call.media.tick(now)
-            if group == 0:
+            for media in groups.pop() if groups else ():
+                media.tick(now)
+            if not groups:
+                groups = self._table.tick_groups(TICK_GROUPS)
                 for call in self._table.due_for_liveness_check(now, self._timeouts.liveness_check):
                     self._spawn(self._recover(call, self._recovery.check_alive(call)))
                 for call in self._table.overdue(now):

@@ -39,6 +39,8 @@ _WANTED: Final = "levels-wanted"
 class CallMonitor:
     """The taps and the level meter of one call; usually there are none."""
 
+    __slots__ = ("_meter", "listeners")  # used for each frame
+
     def __init__(self) -> None:
         self._meter: LevelMeter | None = None
         self.listeners: tuple[AudioTap | LevelMeter, ...] = ()
@@ -176,7 +178,8 @@ class LevelMeters:
     async def measure_often(self, calls: Callable[[], Iterable[tuple[str, CallMonitor]]]) -> None:
         """Measure this node's calls until cancelled."""
         while True:
-            self.measure(calls(), asyncio.get_running_loop().time())
+            if self.wanted or self._measuring:
+                self.measure(calls(), asyncio.get_running_loop().time())
             await asyncio.sleep(SHOW_SECONDS)
 
     def measure(self, calls: Iterable[tuple[str, CallMonitor]], now: float) -> None:

@@ -22,6 +22,10 @@ _BYTES_PER_CHARACTER: Final = 530
 class Playout:
     """The carrier's queue, as far as marks show it."""
 
+    __slots__ = (  # used for each frame
+        "_count _drained _known_at _marked _pending confirmed marks_work sent"
+    ).split()
+
     def __init__(self) -> None:
         self.sent = 0
         self.confirmed = 0
@@ -104,7 +108,7 @@ class SpokenPiece:
         return _word_boundary(self.text, heard / size)
 
 
-@dataclass
+@dataclass(slots=True)
 class AgentUtterance:
     """One answer while it is spoken: pieces of text, and the audio between them."""
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import enum
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,6 +65,11 @@ _OPEN: Final = _Gate.OPEN  # compared for every frame: a module global is found 
 class SpeechOutput:
     """Everything one call says to its caller. Methods return at once, unless they are coroutines."""
 
+    __slots__ = (  # used for each frame
+        "_answer_began _answer_done _carrier _closed _continues _filler _gate _latency _loop _monitor "
+        "_override _played _playout _say _sent_at _timeouts _transcript replies"
+    ).split()
+
     def __init__(
         self,
         carrier: MediaStream,
@@ -91,7 +97,6 @@ class SpeechOutput:
             say=say,
             stop=self._stop_filler,
         )
-        self._time = self._loop.time  # for each frame
         self._override = ReplyOverride()
         self._continues = False
         """Whether audio goes on with an answer that has begun. Anything that may concern the next audio resets it."""
@@ -104,17 +109,17 @@ class SpeechOutput:
 
     # From the engine
 
-    def play(self, audio: bytes) -> bool:
-        """Pass audio on, with a mark after each word or 400 ms. Returns whether it is the agent's answer."""
+    def play(self, audio: bytes) -> None:
+        """Pass audio on, with a mark after each word or 400 ms."""
         if self._continues and len(audio) <= MARK_BYTES:  # nearly every frame
-            self._send(audio, self._time(), is_answer=True)
-            return True
+            self._send(audio, self._loop.time(), is_answer=True)
+            return
         if self._gate is not _OPEN or self._closed:
-            return False
+            return
         if self._override.active:
             self._override.hold(audio)
-            return False
-        now = self._time()
+            return
+        now = self._loop.time()
         is_answer = not self._filler.saying
         if is_answer:
             self._filler.stop_playing()
@@ -126,9 +131,8 @@ class SpeechOutput:
             if piece := audio[start:end]:
                 self._send(piece, now, is_answer=is_answer, ends_word=end in word_ends)
         if is_answer:
-            self._latency.first_frame(self._time())
+            self._latency.first_frame(self._loop.time())
         self._continues = is_answer and not self._transcript.has_word_times
-        return is_answer
 
     def _send(self, audio: bytes, now: float, *, is_answer: bool, ends_word: bool = False) -> None:
         """Up to 400 ms of audio."""
@@ -141,21 +145,19 @@ class SpeechOutput:
         if self._monitor.listeners:
             self._monitor.agent_audio(audio, now)
 
-    def text(self, text: str) -> bool:
-        """Write down what the agent says. Returns whether held audio of this text was played as its answer."""
+    def text(self, text: str) -> None:
+        """Write down what the agent says. Held audio of this text is played."""
         self._continues = False
         if self._gate is not _OPEN or self._closed or self._filler.takes(text):
-            return False
-        played = False
+            return
         if self._override.active:
             held = self._override.release(text)
             if held is None:
-                return False
-            played = self.play(held)
+                return
+            self.play(held)
         if self._playout.unmarked:  # shows exactly whether the previous sentence was heard
             self._carrier.send_mark(self._playout.next_mark())
         self._transcript.agent_said(text, datetime.now(UTC))
-        return played
 
     def words_timed(self, ends: Sequence[WordEnd]) -> None:
         """Where words of the last text end in its audio, which follows."""
@@ -293,6 +295,7 @@ class SpeechOutput:
     def tick(self, now: float) -> None:
         """Called several times a second."""
         if now - self._sent_at > self._timeouts.remainder:
+            self._sent_at = math.inf
             self._carrier.finish_audio()
         self._filler.tick(now)
 

@@ -55,6 +55,11 @@ class CallRecords:
 class Transcript:
     """Collects the turns of one call in the order spoken. A resumed call continues after the session's turns."""
 
+    __slots__ = (  # used for each frame
+        "_answer _answer_at _asides _audible_since _ended_at _hidden _number _records _sent_at _session _spoken_over "
+        "_tool_calls _unplayed _was_redacted answer_due_since played_until playout turns"
+    ).split()
+
     def __init__(self, session: VoiceSession, playout: Playout, records: CallRecords) -> None:
         self.turns = list(session.turns)
         self.playout = playout
@@ -78,6 +83,8 @@ class Transcript:
         self._unplayed: list[tuple[int, AgentUtterance, Turn]] = []
         """Answers with their numbers and turns that the next turn followed before the caller had heard all of them."""
         self._audible_since = self._sent_at = 0.0
+        self.answer_due_since: float | None = None
+        """When the caller finished a turn that the agent has not begun to answer, or the agent was to say something."""
         self.played_until = 0.0
         """When the carrier has played what was sent, on the loop's clock; estimated by its length."""
 
@@ -172,6 +179,7 @@ class Transcript:
         if answer.sent == 0:
             self._audible_since = now
         answer.sent += size
+        self.answer_due_since = None
         self._sent_at = now
         begins = self.played_until if self.played_until > now else now
         self.played_until = begins + size / BYTES_PER_SECOND

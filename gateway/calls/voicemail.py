@@ -100,6 +100,7 @@ class MailboxHandler:
 
     def _fall_silent(self) -> None:
         self.is_reached = True
+        self._engine.ignore_caller()  # it would answer the greeting
         self._speech.mute()
         self._transcript.voicemail_reached()
 

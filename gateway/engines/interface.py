@@ -244,6 +244,8 @@ class EngineEvents(Protocol):
 class AgentAudioOutput:
     """Passes agent audio from a session to its call, and records it."""
 
+    __slots__ = ("_added_delay", "_chunks", "_pass_on", "_record")  # used for each frame
+
     def __init__(self, events: EngineEvents, engine: str) -> None:
         self._record = events.recorder.audio_from_engine if events.recorder.wants_frames else None
         self._pass_on = events.on_agent_audio

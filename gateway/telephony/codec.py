@@ -89,6 +89,8 @@ STREAMING: Final = StreamState.STREAMING
 class CarrierCodec(ABC):
     """One media stream of one call."""
 
+    __slots__ = ("_url_token", "state")  # used for each frame
+
     name: ClassVar[str]
 
     def __init__(self, token: str = "") -> None:

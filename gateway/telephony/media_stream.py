@@ -75,6 +75,11 @@ def _drop(frame: bytes) -> None:
 class MediaStream:
     """One media stream. Frames before its admission are held back."""
 
+    __slots__ = (  # used for each frame
+        "_added_delay _admission _admit _call _codec _frames _gone _has_logged_problem _held _pass_on _recorder "
+        "_send _socket _start_timer _stranger_log _timeouts"
+    ).split()
+
     def __init__(
         self,
         codec: CarrierCodec,
@@ -91,6 +96,7 @@ class MediaStream:
         self._timeouts = timeouts
         self._socket: Socket | None = None
         self._call: MediaStreamEvents | None = None
+        self._pass_on: Callable[[bytes], None] | None = None
         self._recorder: CarrierRecorder | None = None
         self._send: Callable[[bytes], None] = _drop
         self._added_delay = ADDED_DELAY.labels("to engine", codec.name)
@@ -158,13 +164,12 @@ class MediaStream:
     def on_text(self, data: bytes) -> None:
         self._frames += 1
         began = 0.0 if self._frames % MEASURED_FRAMES else time.perf_counter()
-        call = self._call
-        if call is None or (audio := self._codec.receive_audio(data)) is None:
+        if self._pass_on is None or (audio := self._codec.receive_audio(data)) is None:
             self._receive_other(data)
             return
         if self._recorder is not None:
             self._recorder.from_carrier(data)
-        call.on_caller_audio(audio)
+        self._pass_on(audio)
         if began:
             self._added_delay.observe(time.perf_counter() - began)
 
@@ -202,7 +207,7 @@ class MediaStream:
         call, was_stopped = self._call, self._codec.state is StreamState.STOPPED
         for event in self._codec.end():
             self._deliver(event)
-        self._call = self._recorder = None
+        self._call = self._pass_on = self._recorder = None
         if call is not None and not was_stopped:
             call.on_stream_lost()
         self._gone(self)
@@ -238,7 +243,7 @@ class MediaStream:
         if self._call is None:
             self.close(POLICY_VIOLATION)
         else:
-            recorder = self._call.recorder
+            self._pass_on, recorder = self._call.on_caller_audio, self._call.recorder
             self._recorder = recorder if recorder.wants_frames else None
             if self._socket is not None:
                 self._send = self._socket.send_text if self._recorder is None else self._send_recorded

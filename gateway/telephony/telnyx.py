@@ -44,6 +44,8 @@ class TelnyxCodec(CarrierCodec):
     carry no stream id.
     """
 
+    __slots__ = ("_alaw", "_early", "_next_chunk", "_remainder")  # used for each frame
+
     name: ClassVar[str] = "telnyx"
 
     def __init__(self, token: str = "") -> None:

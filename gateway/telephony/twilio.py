@@ -27,6 +27,8 @@ class TwilioCodec(CarrierCodec):
     Every message to Twilio carries the streamSid; Twilio drops one with a stale streamSid and only logs a warning.
     """
 
+    __slots__ = ("_media_prefix", "_stream_id")  # used for each frame
+
     name: ClassVar[str] = "twilio"
 
     def __init__(self, token: str = "") -> None:

@@ -47,6 +47,11 @@ _log = logging.getLogger("picows")
 class PicowsSocket(WSListener):
     """One connection."""
 
+    __slots__ = (  # used for each frame
+        "_close_code _is_closed _max_bytes _on_binary _on_text _owner _parts _parts_bytes _parts_type _shared "
+        "_stranger_bytes _stranger_frames _transport is_trusted send_binary send_text"
+    ).split()
+
     def __init__(self, owner: SocketOwner, max_bytes: int, shared: SharedLimits, *, is_trusted: bool) -> None:
         self._owner = owner
         self._max_bytes = max_bytes

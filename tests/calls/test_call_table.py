@@ -224,13 +224,15 @@ def test_ringing_calls_are_not_counted(table, call):
 
 def test_each_call_is_in_one_tick_group():
     table = CallTable(REMEMBERED)
-    calls = [a_call(("twilio", f"CA{number}")) for number in range(5)]
-    for call in calls:
+    calls = [a_call(("twilio", f"CA{number}")) for number in range(6)]
+    for number, call in enumerate(calls):
+        call.media = number if number < 5 else None
         table.add(call)
-    assert table.tick_group(1, 3) == [calls[1], calls[4]]
-    for call in table.tick_group(0, 3):
-        table.end(call, 100.0)  # in the middle of a tick
-    assert table.tick_group(0, 3) == [calls[1]]
+    groups = table.tick_groups(3)
+    assert groups == [[0, 3], [1, 4], [2]]
+    table.end(calls[0], 100.0)  # in the middle of a tick
+    assert groups == [[0, 3], [1, 4], [2]]
+    assert table.tick_groups(3) == [[1, 4], [2], [3]]
 
 
 def test_carrier_is_asked_at_intervals(table):

@@ -13,6 +13,8 @@ from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection, EngineTimeouts
+from gateway.calls.incoming_audio import IncomingAudio
+from gateway.calls.monitoring import CallMonitor
 from gateway.calls.recorder import NoRecorder
 from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import (
@@ -27,6 +29,7 @@ from gateway.engines.interface import (
 )
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable
 from gateway.history.live_events import EventPublisher
+from tests.fakes.call_parts import make_transcript
 
 pytestmark = pytest.mark.virtual_time
 
@@ -128,6 +131,8 @@ class FakeCall:
 
     def __init__(self) -> None:
         self.recorder = NoRecorder()
+        self.caller_audio = IncomingAudio(CallMonitor())
+        self.transcript = make_transcript()
         self.events: list[EngineEvent] = []
         self.heard: list[bytes] = []
 
@@ -171,6 +176,7 @@ class Stage:
         while loop.time() < until:
             await asyncio.sleep(0.1)
             self.connection.tick(loop.time())
+            self.connection.check(loop.time())
 
 
 @pytest.fixture
@@ -184,10 +190,10 @@ async def stage() -> Stage:
 async def test_audio_waits_for_a_ready_session(stage: Stage) -> None:
     stage.engine.applies_settings = False
     async with stage.running():
-        stage.connection.send_audio(AUDIO)
+        stage.call.caller_audio.pass_on(AUDIO)
         assert stage.engine.session.audio == []
         stage.engine.session.is_ready()
-        stage.connection.send_audio(AUDIO)
+        stage.call.caller_audio.pass_on(AUDIO)
         assert stage.engine.session.audio == [AUDIO, AUDIO]
         assert stage.engine.session.said == []
         assert stage.call.events == [SettingsApplied()]
@@ -195,7 +201,7 @@ async def test_audio_waits_for_a_ready_session(stage: Stage) -> None:
 
 async def test_only_the_last_ten_seconds_wait(stage: Stage) -> None:
     for number in range(600):
-        stage.connection.send_audio(bytes([number % 256]) * 160)
+        stage.call.caller_audio.pass_on(bytes([number % 256]) * 160)
     async with stage.running():
         assert len(stage.engine.session.audio) == 500
         assert stage.engine.session.audio[0] == bytes([100]) * 160
@@ -246,7 +252,7 @@ async def test_only_the_last_second_waits_for_a_second_session(stage: Stage) -> 
         stage.engine.session.is_lost()
         await asyncio.sleep(0.01)
         for _ in range(100):
-            stage.connection.send_audio(AUDIO)
+            stage.call.caller_audio.pass_on(AUDIO)
         await asyncio.sleep(1)
         assert len(stage.engine.session.audio) == 50
 
@@ -335,7 +341,7 @@ async def test_late_memory_is_added_once(stage: Stage) -> None:
 
 
 async def test_flush_waits_for_the_buffered_audio(stage: Stage) -> None:
-    stage.connection.send_audio(AUDIO)
+    stage.call.caller_audio.pass_on(AUDIO)
     flushing = asyncio.create_task(stage.connection.flush(60))
     await asyncio.sleep(1)
     assert not flushing.done()
@@ -345,7 +351,7 @@ async def test_flush_waits_for_the_buffered_audio(stage: Stage) -> None:
 
 
 async def test_flush_gives_up(stage: Stage) -> None:
-    stage.connection.send_audio(AUDIO)
+    stage.call.caller_audio.pass_on(AUDIO)
     assert not await stage.connection.flush(2)
 
 
@@ -361,7 +367,7 @@ async def test_nothing_to_flush_takes_no_time(stage: Stage) -> None:
 
 async def test_pause_is_filled_in_real_time(stage: Stage) -> None:
     async with stage.running():
-        stage.connection.send_audio(AUDIO)
+        stage.call.caller_audio.pass_on(AUDIO)
         stage.engine.session.audio.clear()
         await stage.ticks(0.1)
         assert stage.engine.session.audio == []

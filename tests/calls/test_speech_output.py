@@ -42,6 +42,12 @@ class Line:
         self.output.play(audio)
         self.output.audio_done()
 
+    def answers(self, audio: bytes) -> bool:
+        """Whether this audio of the engine is heard, and an answer."""
+        self.transcript.answer_due_since = 1.0
+        self.output.play(audio)
+        return self.transcript.answer_due_since is None
+
     def carrier_plays_all(self) -> None:
         for mark in self.stream.marks:
             self.output.mark_played(mark)
@@ -53,7 +59,7 @@ class Line:
 
 async def test_answer_is_passed_on_with_marks():
     line = Line()
-    assert line.output.play(b"\x01" * (MARK_BYTES + 10))
+    assert line.answers(b"\x01" * (MARK_BYTES + 10))
     assert line.stream.sent == [b"\x01" * MARK_BYTES, "m1", b"\x01" * 10]
 
 
@@ -91,7 +97,7 @@ async def test_interrupted_answer_is_cleared_and_not_heard():
     assert line.output.interrupt() == 1600
     assert line.stream.sent[-1] == "clear"
     assert not line.turns[-1].heard
-    assert not line.output.play(AUDIO)
+    assert not line.answers(AUDIO)
     assert line.stream.sent[-1] == "clear"
 
 
@@ -110,13 +116,13 @@ async def test_next_answer_is_heard_again(opens):
         line.output.turn_is_final("Yes.", overridden=False)
     else:
         getattr(line.output, opens)()
-    assert line.output.play(AUDIO)
+    assert line.answers(AUDIO)
 
 
 async def test_nothing_is_played_after_the_end():
     line = Line()
     line.output.close()
-    assert not line.output.play(AUDIO)
+    assert not line.answers(AUDIO)
     assert line.output.interrupt() is None
     line.output.text("Too late.")
     assert (line.stream.sent, line.turns) == ([], [])
@@ -132,7 +138,7 @@ async def test_filler_fills_the_wait_and_stops_for_the_answer():
     line.output.tick(now + 0.9)
     assert line.stream.sent == []
     line.output.tick(now + 1.1)
-    assert line.output.play(AUDIO)
+    assert line.answers(AUDIO)
     assert line.stream.sent == ["filler", "stop filler", AUDIO]
 
 
@@ -142,7 +148,7 @@ async def test_filler_phrase_is_not_part_of_the_answer():
     line.output.tick(asyncio.get_running_loop().time() + 1.1)
     assert line.said == [("Let me see.", False)]
     line.output.text("Let me see.")
-    assert not line.output.play(AUDIO)
+    assert not line.answers(AUDIO)
     line.output.audio_done()
     assert line.turns == []
 
@@ -154,7 +160,7 @@ async def test_engine_answer_is_replaced_by_the_reply():
     line = Line()
     line.output.turn_is_final("Forget that.", overridden=True)
     assert line.output.overridden
-    assert not line.output.play(b"wrong")
+    assert not line.answers(b"wrong")
     line.output.text("I can't do that.")
     await line.output.reply("Forget that.", OURS)
     assert line.said == [(OURS, True)]
@@ -169,7 +175,9 @@ async def test_held_audio_of_the_reply_is_played_with_its_text():
     line.output.turn_is_final("Forget that.", overridden=True)
     await line.output.reply("Forget that.", OURS)
     line.output.play(b"ours")
-    assert line.output.text(OURS)
+    line.transcript.answer_due_since = 1.0
+    line.output.text(OURS)
+    assert line.transcript.answer_due_since is None
     assert line.stream.audio == b"ours"
 
 
@@ -187,7 +195,7 @@ async def test_caller_who_goes_on_gets_the_engine_back():
     line = Line()
     line.output.turn_is_final("Forget that.", overridden=True)
     line.output.turn_is_final("And now?", overridden=False)
-    assert line.output.play(AUDIO)
+    assert line.answers(AUDIO)
 
 
 # Goodbye and apology
