@@ -118,7 +118,8 @@ class Transcript:
     def caller_finished(self, turn: str, at: datetime) -> None:
         """The caller's turn of this name is over. Its text may come later than the answer to it."""
         if turn not in self._ended_at:
-            self._end_answer()
+            if self._answer is not self._spoken_over:  # its text decides what becomes of that answer
+                self._end_answer()
             self._ended_at[turn] = at
 
     def had_no_words(self, turn: str) -> None:
@@ -133,7 +134,8 @@ class Transcript:
     def is_answered(self, turn: str) -> bool:
         """Whether the agent has begun to answer a turn whose text is still to come."""
         ended_at = self._ended_at.get(turn)
-        return ended_at is not None and (self._answer is not None or any(one.at > ended_at for one in self.turns))
+        has_begun = self._answer is not None and self._answer is not self._spoken_over
+        return ended_at is not None and (has_begun or any(one.at > ended_at for one in self.turns))
 
     def caller_said(self, text: str, at: datetime, turn: str = "", *, aside: bool = False) -> Turn:
         """

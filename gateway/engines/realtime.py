@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
+from gateway.audio import BYTES_PER_SECOND
 from gateway.engines import interface as engine
 from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import AgentAudioOutput, AgentSettings, EngineEvent, EngineEvents, LoadSettings
 from gateway.engines.realtime_codec import Dialect, RealtimeCodec, append_audio
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.settings import Secret
+from gateway.text.turn_taking import is_backchannel
 from gateway.websocket.interface import NORMAL, Connector, Socket, SocketOwner
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
@@ -229,6 +231,9 @@ class RealtimeSession(LinkEvents):
         self._renewal: asyncio.Task[None] | None = None
         self._renewed = asyncio.Event()
         self._timers: set[asyncio.TimerHandle] = set()
+        self._language = ""
+        self._spoken_until = 0.0
+        """When the agent's audio has been played, estimated by its length."""
 
     async def start(self) -> None:
         self._link = self._engine.new_link(self)
@@ -237,6 +242,7 @@ class RealtimeSession(LinkEvents):
         if self._link.socket is None:
             raise self._link.error()
         self._engine.check(settings)
+        self._language = settings.agent.language
         self._recorder.to_engine(self._recording.settings(settings))
         self._link.codec.configure(settings)
         self._link.flush()
@@ -277,6 +283,7 @@ class RealtimeSession(LinkEvents):
             self._link.flush()
 
     def truncate(self, unheard_ms: int) -> None:
+        self._spoken_until = 0.0
         if self._link is not None:
             self._link.codec.truncate(unheard_ms)
             self._link.flush()
@@ -310,6 +317,7 @@ class RealtimeSession(LinkEvents):
 
     def on_link_audio(self, link: RealtimeLink, audio: bytes) -> None:
         if link is self._link:
+            self._spoken_until = max(self._spoken_until, self._loop.time()) + len(audio) / BYTES_PER_SECOND
             self._output.send(audio)
 
     def on_link_event(self, link: RealtimeLink, event: EngineEvent) -> None:
@@ -320,6 +328,8 @@ class RealtimeSession(LinkEvents):
         self._emit(event)
         if isinstance(event, engine.TurnEnded) and event.turn:
             self._later(self._timeouts.text, self._give_up, link, event.turn)
+        elif isinstance(event, engine.UserSaid):
+            self._answer_turn(link, event.text)
         elif isinstance(event, engine.EngineWarned) and link.codec.failures == 1:
             self._later(self._timeouts.retry, self._answer_again, link)
 
@@ -348,13 +358,20 @@ class RealtimeSession(LinkEvents):
     def _give_up(self, link: RealtimeLink, turn: str) -> None:
         if link is self._link:
             for event in link.codec.give_up(turn):
-                self._emit(event)
+                self.on_link_event(link, event)
             link.pump()
 
     def _answer_again(self, link: RealtimeLink) -> None:
         if link.codec.failures:
-            link.codec.answer_again()
+            link.codec.answer()
             link.flush()
+
+    def _answer_turn(self, link: RealtimeLink, text: str) -> None:
+        """Where the server does not answer by itself: answer words, but no backchannel while the agent speaks."""
+        if link.codec.waits_for_text and text:
+            is_speaking = self._loop.time() < self._spoken_until
+            if not (is_speaking and is_backchannel(text, self._language)):
+                link.codec.answer()
 
     def _renew(self) -> None:
         self._renewal = self._loop.create_task(self._replace_link(), name="engine renewal")

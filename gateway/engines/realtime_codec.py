@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.engines import interface as engine
 from gateway.engines.interface import AgentFunction, AgentSettings, EngineEvent, FunctionCall
@@ -30,6 +31,8 @@ _BYTES_PER_MS: Final = 8
 _SHORTEST_CUT_MS: Final = 20
 """An answer of which less is missing was heard. Cutting it would delete its text at the server."""
 _CANCELLED: Final = '{"error":"cancelled"}'
+_PATIENCE: Final = {"short": ("high", 300), "normal": ("auto", 500), "long": ("low", 1000)}
+"""The eagerness of semantic turn detection, and the milliseconds of silence that end a turn."""
 _DEEPGRAM_VOICES: Final = ("aura", "flux")
 _LIST_OF_WORDS: Final = "The caller may say: {}."
 
@@ -305,8 +308,13 @@ class RealtimeCodec:
         text = self._turns.pop(turn, None)
         return [] if text is None else [engine.UserSaid(text or NOT_TRANSCRIBED, turn)]
 
-    def answer_again(self) -> None:
-        """The response failed: request it once more."""
+    @property
+    def waits_for_text(self) -> bool:
+        """Whether the server leaves it to us to answer a turn, when its text is there."""
+        return not self._turn_detection.get("create_response", True)
+
+    def answer(self) -> None:
+        """Request an answer to what was said, or once more one that failed."""
         self._owes_answer = True
         self.pump()
 
@@ -634,7 +642,8 @@ class RealtimeCodec:
             listening["transcription"] = self._transcription(settings, transcription)
         if "noise_reduction" in options:
             listening["noise_reduction"] = {"type": options["noise_reduction"]}
-        detection = _turn_detection(options.get("turn_detection"), dialect)
+        has_text = options.get("transcription") is not False
+        detection = _turn_detection(options.get("turn_detection"), dialect, agent, has_text=has_text)
         speaking = {"format": {"type": PCMU}}
         session = self._typed(
             {
@@ -692,16 +701,22 @@ class RealtimeCodec:
         self.outgoing.append(orjson.dumps({"type": kind, "event_id": self._new_id("ev"), **fields}))
 
 
-def _turn_detection(given: Any, dialect: Dialect) -> dict[str, Any]:
-    """Always whole: what is left out keeps its old value at the server."""
+def _turn_detection(given: Any, dialect: Dialect, agent: Agent, *, has_text: bool) -> dict[str, Any]:
+    """
+    Always whole: what is left out keeps its old value at the server.
+
+    An agent that is not interrupted at once leaves it to us to interrupt and to answer, by the text of the turn.
+    """
     table = {"type": f"{given}_vad"} if isinstance(given, str) else dict(given or {})
     kind = table.setdefault("type", "semantic_vad" if dialect.has_semantic_vad else "server_vad")
+    eagerness, silence_ms = _PATIENCE[agent.patience]
     if not dialect.has_semantic_vad:
-        return {"silence_duration_ms": 500, "prefix_padding_ms": 333, **table, "type": "server_vad"}
-    flags = {"create_response": True, "interrupt_response": True}
+        return {"silence_duration_ms": silence_ms, "prefix_padding_ms": 333, **table, "type": "server_vad"}
+    by_itself = agent.interrupt == "at_once" or not has_text
+    flags = {"create_response": by_itself, "interrupt_response": by_itself}
     if kind == "semantic_vad":
-        return {"eagerness": "auto", **flags, **table}
-    return {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500, **flags, **table}
+        return {"eagerness": eagerness, **flags, **table}
+    return {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": silence_ms, **flags, **table}
 
 
 def _verbatim(text: str) -> dict[str, Any]:

@@ -199,6 +199,20 @@ async def test_turn_without_text_is_given_up(stage: Stage) -> None:
     assert stage.events.received[-1] == UserSaid(NOT_TRANSCRIBED, "u1")
 
 
+async def test_backchannel_during_an_answer_is_not_answered(stage: Stage) -> None:
+    stage.settings = replace(stage.settings, agent=replace(stage.settings.agent, interrupt="words"), greeting="")
+    await stage.applied()
+    delta = base64.b64encode(AUDIO * 50).decode()
+    stage.socket.receives(type="response.output_audio.delta", response_id="r1", item_id="a1", delta=delta)
+    stage.socket.receives(type="response.done", response={"id": "r1", "status": "completed"})
+    kind = "conversation.item.input_audio_transcription.completed"
+    for turn, text in (("u1", "Okay."), ("u2", "Stop, please.")):
+        assert "response.create" not in stage.sent
+        stage.socket.receives(type="input_audio_buffer.committed", item_id=turn)
+        stage.socket.receives(type=kind, item_id=turn, transcript=text)
+    assert stage.sent[-1] == "response.create"
+
+
 async def test_failed_answer_is_requested_again(stage: Stage) -> None:
     await stage.applied()
     stage.socket.receives(type="response.done", response={"id": "r1", "status": "failed"})

@@ -155,6 +155,36 @@ def test_options_of_an_agent_reach_the_session() -> None:
     assert audio["input"]["noise_reduction"] == {"type": "near_field"}
 
 
+@pytest.mark.parametrize(
+    ("patience", "turn_detection", "found"),
+    [
+        ("long", "semantic", {"type": "semantic_vad", "eagerness": "low"}),
+        ("short", "server", {"type": "server_vad", "silence_duration_ms": 300}),
+        ("long", {"type": "server_vad", "silence_duration_ms": 250}, {"silence_duration_ms": 250}),
+    ],
+)
+def test_patience_sets_the_turn_detection(patience: Any, turn_detection: Any, found: dict[str, Any]) -> None:
+    agent = replace(MAYA, patience=patience, openai={"turn_detection": turn_detection})
+    update = Talk(settings=replace(NEW_CALL, agent=agent), applied=False).flush()[0]
+    check_openai(update)
+    assert found.items() <= update["session"]["audio"]["input"]["turn_detection"].items()
+
+
+def test_agent_that_is_not_interrupted_at_once_answers_when_asked() -> None:
+    talk = Talk(settings=replace(NEW_CALL, agent=replace(MAYA, interrupt="words"))).greeted()
+    assert talk.codec.waits_for_text
+    talk.created()
+    talk.audio()
+    assert talk.speaks() == [UserStartedSpeaking()]
+    assert talk.audio() == [SOUND]
+    assert talk.stops() == [TurnEnded("u1")]
+    talk.done()
+    assert talk.transcript("Stop.") == [UserSaid("Stop.", "u1")]
+    assert talk.sent == []
+    talk.codec.answer()
+    assert talk.kinds == ["response.create"]
+
+
 def test_xai_has_its_own_places() -> None:
     agent = replace(MAYA, speak={"model": "cedar"}, listen={"keyterms": ["Rohloff"]})
     update = Talk(XAI, replace(NEW_CALL, agent=agent), applied=False).flush()[0]
@@ -530,7 +560,7 @@ def test_failed_answer_is_tried_once_more() -> None:
     details = {"status_details": {"type": "failed", "error": {"code": "inference_rate_limit_exceeded"}}}
     talk.created()
     assert talk.done(status="failed", **details) == [EngineWarned("inference_rate_limit_exceeded")]
-    talk.codec.answer_again()
+    talk.codec.answer()
     assert talk.kinds == ["response.create"]
     talk.created("r2")
     assert talk.done("r2", "failed", **details) == [EngineFailed("inference_rate_limit_exceeded", retryable=True)]
