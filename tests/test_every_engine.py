@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.replay.compare import compare, compare_stored
+from gateway.replay.harness import replay_harness
+from gateway.replay.recording import read
 from tests.fakes.deepgram import FakeDeepgram
-from tests.fakes.deepgram_speech import speech
+from tests.fakes.deepgram_speech import sentences, speech
 from tests.fakes.openai_realtime import FakeRealtime
-from tests.stage import GREETING_SOUND, SOUND, Stage, make_carrier, staged
+from tests.stage import GREETING_SOUND, SOUND, Stage, make_carrier, staged, until
 
 GREETING = "Hello, this is Maya. How can I help you?"
 SORRY = "Sorry, I lost you for a second."
@@ -35,9 +38,8 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def any_stage(engine_name: str, carrier_name: str, tmp_path: Path) -> AsyncIterator[Stage]:
     """A gateway that records, between a phone without playback delay and an engine."""
-    carrier = make_carrier(carrier_name)
     records = {"RECORD_DIR": str(tmp_path / "records")}
-    async with staged(tmp_path, carrier, engine=make_engine(engine_name), **records) as stage:
+    async with staged(tmp_path, make_carrier(carrier_name), engine=make_engine(engine_name), **records) as stage:
         yield stage
 
 
@@ -50,9 +52,10 @@ async def greeted(stage: Stage) -> tuple[Any, Any]:
 
 
 async def test_whole_call(any_stage: Stage, tmp_path: Path) -> None:
-    """Greeting, memory, turns, a tool, a barge-in, the engine's loss, hangup, document; and it can be replayed."""
+    """Greeting, audio, turns, a tool, the loss of the engine, hangup, document, replay, and memory in the next call."""
     stage = any_stage
     call, conversation = await greeted(stage)
+    assert bytes(call.heard).startswith(GREETING_SOUND)
     assert "there are no notes of an earlier call" in conversation.prompt
     await call.speak(SOUND * 3)
     await conversation.hears(len(SOUND) * 4)
@@ -74,3 +77,114 @@ async def test_whole_call(any_stage: Stage, tmp_path: Path) -> None:
     )
     assert "bike" in (await stage.document())["content"]
     assert conversation.problems == again.problems == []
+    await stage.idle()
+    [path] = (tmp_path / "records").glob("*.jsonl")
+    await until(lambda: b'"note":"summary"' in path.read_bytes())
+    recording = read(path)
+    async with replay_harness(recording) as harness:
+        differences = compare(recording, await harness.play(recording))
+        assert [*differences, *compare_stored(recording, await harness.stored_call(recording))] == []
+    _, second = await stage.dial()
+    assert "Is my bike ready?" in second.prompt or "bike" in second.prompt.lower()
+
+
+async def test_barge_in(engine_name: str, carrier_name: str, tmp_path: Path) -> None:
+    """The phone is silent at once, the transcript has what was heard, and so has a model that can be given it."""
+    carrier = make_carrier(carrier_name, hold_playback=True)
+    async with staged(tmp_path, carrier, engine=make_engine(engine_name)) as stage:
+        call, conversation = await stage.dial()
+        await call.wait_queued(len(GREETING_SOUND))
+        call.play()
+        await stage.played(call, conversation)
+        await conversation.user_says("When can I come?")
+        text = "You can come on Monday or on Tuesday after lunch or on any other day of the week."
+        await conversation.agent_says(text, audio=b"\x11" * 16000, sizes=(3200,))
+        await call.wait_queued(16000)
+        marks = len(call.marks_echoed)
+        call.play(8000)
+        await call.until(lambda: len(call.marks_echoed) >= marks + 2)
+        await call.speak(SOUND)
+        await conversation.hears(2 * len(SOUND))
+        clears = call.clears
+        await conversation.barge_in(late_audio=b"\x22" * 320, late_text=None)
+        await call.until(lambda: call.clears > clears)
+        await conversation.end_turn("Monday is fine.")
+        await conversation.agent_says("All right.", audio=b"\x33" * 800)
+        await call.wait_queued(800)
+        call.play()
+        await stage.played(call, conversation)
+        await call.hang_up()
+        archive = await stage.archive()
+        assert "AGENT: You can come on Monday or on —\nCALLER: Monday is fine.\nAGENT: All right.\n" in archive
+        assert b"\x22" * 100 not in call.heard
+        assert b"\x11" * 8001 not in call.heard
+        assert conversation.problems == []
+        if isinstance(stage.engine, FakeRealtime):
+            [cut] = conversation.received("conversation.item.truncate")
+            # Marks come every 400 ms; what is between the last one and the next is known by the clock.
+            assert 800 <= cut["audio_end_ms"] <= 1200
+            assert ("assistant", f"{cut['audio_end_ms']} ms") in conversation.believed
+
+
+# What only the Realtime protocol has
+
+
+@pytest.fixture
+async def openai_stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(tmp_path, make_carrier("twilio"), engine=make_engine("openai")) as stage:
+        yield stage
+
+
+async def test_words_that_come_after_the_answer(openai_stage: Stage) -> None:
+    """The texts of two turns come late, and in the wrong order."""
+    stage = openai_stage
+    call, conversation = await greeted(stage)
+    conversation.behave(transcription="after")
+    for question, answer in (("Is my bike ready?", "It is."), ("When can I come?", "On Monday.")):
+        await conversation.user_says(question)
+        await stage.answer(call, conversation, answer)
+    await conversation.late_text(1)
+    await conversation.late_text(0)
+    conversation.behave(transcription="before")
+    await conversation.user_says("Goodbye.")
+    await call.hang_up()
+    assert (await stage.archive()).endswith(
+        "CALLER: Is my bike ready?\nAGENT: It is.\nCALLER: When can I come?\nAGENT: On Monday.\nCALLER: Goodbye.\n"
+    )
+    assert conversation.problems == []
+
+
+async def test_forgotten_words_are_not_answered_by_the_model(openai_stage: Stage) -> None:
+    """A memory command is answered by the gateway, even if the model has begun to answer it."""
+    stage = openai_stage
+    call, conversation = await greeted(stage)
+    conversation.behave(transcription="after")
+    await conversation.user_says("Forget what I just told you.")
+    await conversation.agent_says("I can't do that.", done=False)
+    await conversation.late_text()
+    await conversation.message("response.cancel")
+    await conversation.until(lambda: len(conversation.received("response.create")) == 2)  # with the greeting
+    said = conversation.received("response.create")[1]["response"]["instructions"].partition("\n\n")[2]
+    sound = b"".join(map(speech, sentences(said)))
+    await call.until(lambda: bytes(call.heard).endswith(sound))
+    assert "I can't do that." not in [text for _, text in conversation.believed]
+    await call.hang_up()
+
+
+async def test_engine_without_mu_law_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = make_engine("openai", keeps_pcm=True)
+    async with staged(tmp_path, make_carrier("twilio"), engine=engine) as stage:
+        call = await stage.carrier.dial()
+        await call.over(20)
+    [reason] = [record.reason for record in caplog.records if record.message == "voice engine gone, apologising"]
+    assert reason == "the engine gave up: it has no audio/pcmu for input, but audio/pcm"
+    assert engine.models == ["gpt-realtime-2.1"]
+
+
+async def test_account_without_credit_is_not_tried_again(openai_stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    call, conversation = await greeted(openai_stage)
+    await conversation.fail("insufficient_quota", close=1000)
+    await call.over(20)
+    assert len(openai_stage.engine.conversations) == 1
+    [reason] = [record.reason for record in caplog.records if record.message == "voice engine gone, apologising"]
+    assert reason == "the engine gave up: insufficient_quota"

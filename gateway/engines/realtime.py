@@ -35,7 +35,7 @@ class RealtimeTimeouts:
     connect: float = 5.0
     created: float = 5.0
     """For the first message after the handshake: an account without credit is refused only then."""
-    text: float = 8.0
+    text: float = 10.0
     """For the text of a turn, and for the server's answer to it."""
     retry: float = 1.0
     """Before a failed response is requested again."""
