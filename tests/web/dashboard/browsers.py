@@ -4,8 +4,10 @@ import os
 import shutil
 
 import pytest
+from playwright.async_api import Browser, Playwright
 
 from tests.firefox import FIREFOX, PULSEAUDIO
+from tests.stage import PATIENCE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -26,3 +28,22 @@ def _require(program: str | None, package: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
+
+
+class Browsers:
+    """Running Chromium browsers, one for each set of arguments. Tests open their own contexts in them."""
+
+    def __init__(self, playwright: Playwright) -> None:
+        self._playwright = playwright
+        self._running: dict[tuple[str, ...], Browser] = {}
+
+    async def open(self, *args: str) -> Browser:
+        if args not in self._running:
+            self._running[args] = await self._playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", *args], timeout=PATIENCE * 1000
+            )
+        return self._running[args]
+
+    async def close(self) -> None:
+        for browser in self._running.values():
+            await browser.close()

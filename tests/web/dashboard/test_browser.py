@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
+from playwright.async_api import BrowserContext, Page, Route, expect
 
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.api_tokens import TokenScope, TokenTable
@@ -23,7 +23,7 @@ from gateway.settings import Secret
 from gateway.web.login_sessions import LoginLinks
 from tests.calls.aftermath import a_session
 from tests.stage import ADMIN, PATIENCE, Stage, make_carrier, staged, until, until_it
-from tests.web.dashboard.browsers import CHROMIUM, require_chromium
+from tests.web.dashboard.browsers import Browsers
 from tests.web.dashboard.examples import fill, keep
 from tests.web.dashboard.test_call_pages import HOSTILE
 
@@ -36,11 +36,7 @@ LOOKS = {
 }
 
 PATIENCE_MS = PATIENCE * 1000
-
-
-@pytest.fixture(autouse=True)
-def chromium() -> None:
-    require_chromium()
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the browser
 
 
 @dataclass
@@ -78,7 +74,9 @@ class Tab:
 
 
 @contextlib.asynccontextmanager
-async def a_tab(folder: Path, look: str = "light", *, calls: int = 24, **environ: str) -> AsyncIterator[Tab]:
+async def a_tab(
+    browsers: Browsers, folder: Path, look: str = "light", *, calls: int = 24, **environ: str
+) -> AsyncIterator[Tab]:
     """A gateway with some calls behind it, and a browser before it. Fails where the browser complains."""
     record_dir = folder / "recordings"
     session = await fill(folder / "data", folder / "archive", record_dir, now=datetime.now(UTC), calls=calls)
@@ -86,11 +84,7 @@ async def a_tab(folder: Path, look: str = "light", *, calls: int = 24, **environ
         staged(
             folder, make_carrier("twilio"), RECORD_DIR=str(record_dir), RECORD_RETENTION_DAYS="0", **environ
         ) as stage,
-        async_playwright() as playwright,
-        await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS
-        ) as browser,
-        await browser.new_context(**LOOKS[look]) as context,
+        await (await browsers.open()).new_context(**LOOKS[look]) as context,
     ):
         page = await context.new_page()
         page.set_default_timeout(PATIENCE_MS)
@@ -115,10 +109,10 @@ async def make_tokens(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-async def test_every_page_can_be_used_by_everybody(tmp_path: Path, look: str):
+async def test_every_page_can_be_used_by_everybody(browsers: Browsers, tmp_path: Path, look: str):
     """axe-core finds nothing, nothing is wider than the screen, and a picture is taken."""
     found, wide = {}, []
-    async with a_tab(tmp_path, look) as tab:
+    async with a_tab(browsers, tmp_path, look) as tab:
         await tab.open("/login")
         found["login"] = (await Axe().run(tab.page)).response["violations"]
         await tab.page.screenshot(path=PICTURES / f"login-{look}.png")
@@ -134,8 +128,8 @@ async def test_every_page_can_be_used_by_everybody(tmp_path: Path, look: str):
     assert wide == []
 
 
-async def test_login_link_leaves_no_token_behind(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12) as tab:
+async def test_login_link_leaves_no_token_behind(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         await tab.log_in()
         assert tab.page.url == f"{tab.stage.url}/"
         assert await tab.page.evaluate("document.cookie") == ""
@@ -146,8 +140,8 @@ async def test_login_link_leaves_no_token_behind(tmp_path: Path):
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 
 
-async def test_used_link_leaves_no_code_behind_and_says_what_to_do(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12) as tab:
+async def test_used_link_leaves_no_code_behind_and_says_what_to_do(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         code = LoginLinks(Secret(ADMIN)).make()
         await tab.open(f"/login?code={code}")
         await tab.context.clear_cookies()
@@ -158,8 +152,8 @@ async def test_used_link_leaves_no_code_behind_and_says_what_to_do(tmp_path: Pat
         tab.problems.clear()  # the console shows the status 401
 
 
-async def test_token_is_created_and_revoked(tmp_path: Path):
-    async with a_tab(tmp_path, "phone", calls=12) as tab:
+async def test_token_is_created_and_revoked(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, "phone", calls=12) as tab:
         page = tab.page
         await tab.log_in()
         await tab.open("/tokens")
@@ -177,9 +171,9 @@ async def test_token_is_created_and_revoked(tmp_path: Path):
         await expect(page.locator(".badge.bad")).to_have_text("revoked")
 
 
-async def test_link_on_another_site_logs_in_too(tmp_path: Path):
+async def test_link_on_another_site_logs_in_too(browsers: Browsers, tmp_path: Path):
     """Another name for the same machine is another site to a browser."""
-    async with a_tab(tmp_path, calls=12) as tab:
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         other = tab.stage.url.replace("127.0.0.1", "localhost")
         await tab.page.goto(f"{other}/login")
         await tab.page.evaluate(
@@ -190,8 +184,8 @@ async def test_link_on_another_site_logs_in_too(tmp_path: Path):
         await expect(tab.page.get_by_role("heading", name="Live", exact=True)).to_be_visible()
 
 
-async def test_keyboard_is_enough(tmp_path: Path):
-    async with a_tab(tmp_path) as tab:
+async def test_keyboard_is_enough(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path) as tab:
         page = tab.page
         await tab.open("/login")
         await page.keyboard.type(ADMIN)
@@ -211,8 +205,8 @@ async def test_keyboard_is_enough(tmp_path: Path):
         await expect(page.locator("#summary + h3 + ul")).to_contain_text("squeaking chain")
 
 
-async def test_fact_is_corrected_on_the_page(tmp_path: Path):
-    async with a_tab(tmp_path) as tab:
+async def test_fact_is_corrected_on_the_page(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path) as tab:
         await tab.log_in()
         await tab.open((await tab.paths())["caller"])
         fact = tab.page.locator(".facts li", has_text="Can't take calls at work")
@@ -223,8 +217,8 @@ async def test_fact_is_corrected_on_the_page(tmp_path: Path):
         await expect(tab.page.locator(".fact", has_text="Takes calls after noon")).to_have_count(1)
 
 
-async def test_recording_plays_from_where_one_points(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12) as tab:
+async def test_recording_plays_from_where_one_points(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         await tab.log_in()
         await tab.open(f"/calls/{tab.session.uuid}")
         await tab.page.locator(".timeline .span").nth(3).click()
@@ -234,8 +228,8 @@ async def test_recording_plays_from_where_one_points(tmp_path: Path):
         await expect(tab.page.locator(".timeline-card")).to_have_class("card timeline-card playing")
 
 
-async def test_hostile_words_do_nothing(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12) as tab:
+async def test_hostile_words_do_nothing(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         store = await open_local_store(tmp_path / "data")
         for words in HOSTILE:
             turns = [Turn(Speaker.CALLER, words, datetime.now(UTC), words)]
@@ -248,8 +242,8 @@ async def test_hostile_words_do_nothing(tmp_path: Path):
         assert await tab.page.locator("img[src=x], [onerror], [onmouseover]").count() == 0
 
 
-async def test_call_is_seen_as_it_is_spoken(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12) as tab:
+async def test_call_is_seen_as_it_is_spoken(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         await tab.log_in()
         await expect(tab.page.get_by_text("No live calls")).to_be_visible()
         call, conversation = await tab.stage.dial()
@@ -272,14 +266,14 @@ async def test_call_is_seen_as_it_is_spoken(tmp_path: Path):
         await expect(card.get_by_role("link")).to_have_text("Summary saved: open the call")
 
 
-async def test_page_outlives_an_error_of_a_proxy(tmp_path: Path):
+async def test_page_outlives_an_error_of_a_proxy(browsers: Browsers, tmp_path: Path):
     """A browser gives an event source up for good then; the page does not."""
     failures = ["502"]
 
     async def proxy(route: Route) -> None:
         await (route.fulfill(status=502) if failures and failures.pop() else route.continue_())
 
-    async with a_tab(tmp_path, calls=12) as tab:
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         await tab.context.route("**/live/events*", proxy)
         await tab.log_in()
         await expect(tab.page.locator("#link")).to_contain_text("connection lost")
@@ -290,8 +284,8 @@ async def test_page_outlives_an_error_of_a_proxy(tmp_path: Path):
         tab.problems.clear()  # the browser tells of the error
 
 
-async def test_operator_listens_in(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12, LISTEN_IN="true") as tab:
+async def test_operator_listens_in(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12, LISTEN_IN="true") as tab:
         await tab.log_in()
         call, conversation = await tab.stage.dial()
         await tab.stage.played(call, conversation)
@@ -308,8 +302,8 @@ async def test_operator_listens_in(tmp_path: Path):
         await expect(listen).to_be_disabled()
 
 
-async def test_operator_speaks_and_ends_the_call(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12) as tab:
+async def test_operator_speaks_and_ends_the_call(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         await tab.log_in()
         call, conversation = await tab.stage.dial()
         await tab.stage.played(call, conversation)
@@ -323,8 +317,8 @@ async def test_operator_speaks_and_ends_the_call(tmp_path: Path):
         await expect(card.locator(".state")).to_have_text("operator hung up")
 
 
-async def test_levels_show_who_talks(tmp_path: Path):
-    async with a_tab(tmp_path, calls=12) as tab:
+async def test_levels_show_who_talks(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
         await tab.log_in()
         call, conversation = await tab.stage.dial()
         await tab.stage.played(call, conversation)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
 
 from gateway.settings import Secret
 from gateway.simulate.synthetic_caller import pico
@@ -21,8 +21,8 @@ from gateway.speech.samples import decode, upsample
 from gateway.web.login_sessions import LoginLinks
 from tests.firefox import running_firefox
 from tests.link import Link
-from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it
-from tests.web.dashboard.browsers import CHROMIUM, require_chromium, require_firefox
+from tests.stage import ADMIN, CALLER, make_carrier, patient_client, running_gateway, staged, until_it
+from tests.web.dashboard.browsers import Browsers, require_firefox
 from tests.web.dashboard.test_browser import LOOKS, PICTURES
 
 SAYS = ("", 6.0), ("My name is Anna. My appointment is on Thursday at ten in the morning.", 9.0), ("Goodbye.", 30.0)
@@ -30,11 +30,7 @@ SAYS = ("", 6.0), ("My name is Anna. My appointment is on Thursday at ten in the
 PATIENCE = 60_000
 FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
 """A microphone that hums, and that a page may have."""
-
-
-@pytest.fixture(autouse=True)
-def chromium() -> None:
-    require_chromium()
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the browser
 
 
 def spoken(path: Path) -> Path:
@@ -74,19 +70,20 @@ async def a_gateway(folder: Path) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def a_phone(folder: Path, *args: str, look: str = "light") -> AsyncIterator[Page]:
-    """The page of the phone, in a browser that was started with these arguments. Fails where the browser complains."""
-    async with a_gateway(folder) as url, a_page(url, *args, look=look) as page:
+async def a_phone(browsers: Browsers, folder: Path, *args: str, look: str = "light") -> AsyncIterator[Page]:
+    """The page of the phone, in a browser with these arguments. Fails where the browser complains."""
+    async with (
+        staged(folder, make_carrier("twilio"), PUBLIC_URL="") as stage,
+        a_page(browsers, stage.url, *args, look=look) as page,
+    ):
         yield page
 
 
 @contextlib.asynccontextmanager
-async def a_page(url: str, *args: str, look: str = "light", complains: bool = False) -> AsyncIterator[Page]:
-    async with (
-        async_playwright() as playwright,
-        await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *args]) as browser,
-        await browser.new_context(**LOOKS[look]) as context,
-    ):
+async def a_page(
+    browsers: Browsers, url: str, *args: str, look: str = "light", complains: bool = False
+) -> AsyncIterator[Page]:
+    async with await (await browsers.open(*args)).new_context(**LOOKS[look]) as context:
         page = await context.new_page()
         page.set_default_timeout(PATIENCE)
         expect.set_options(timeout=PATIENCE)
@@ -110,9 +107,9 @@ async def talk(page: Page) -> str:
     return await page.locator(".turn.agent .said").first.inner_text()
 
 
-async def test_second_call_knows_what_the_first_left_behind(tmp_path: Path):
+async def test_second_call_knows_what_the_first_left_behind(browsers: Browsers, tmp_path: Path):
     microphone = f"--use-file-for-fake-audio-capture={spoken(tmp_path / 'caller.wav')}%noloop"
-    async with a_phone(tmp_path, *FAKE, microphone) as page:
+    async with a_gateway(tmp_path) as url, a_page(browsers, url, *FAKE, microphone) as page:
         assert await page.input_value("[name=caller]") == CALLER
         first = await talk(page)
         await page.screenshot(path=PICTURES / "phone-first-call.png", full_page=True)
@@ -125,8 +122,8 @@ async def test_second_call_knows_what_the_first_left_behind(tmp_path: Path):
         assert (await Axe().run(page)).response["violations"] == []
 
 
-async def test_link_is_a_phone_for_one_call(tmp_path: Path):
-    async with a_phone(tmp_path, *FAKE, look="phone") as page:
+async def test_link_is_a_phone_for_one_call(browsers: Browsers, tmp_path: Path):
+    async with a_phone(browsers, tmp_path, *FAKE, look="phone") as page:
         await page.get_by_role("button", name="Create link").click()
         await expect(page.locator("[data-part=link-address]")).to_be_visible()
         link = await page.input_value("[data-part=link-address]")
@@ -147,21 +144,21 @@ async def test_link_is_a_phone_for_one_call(tmp_path: Path):
         await expect(page.get_by_role("button", name="Call")).to_be_hidden()
 
 
-async def test_denied_microphone_is_explained(tmp_path: Path):
-    async with a_phone(tmp_path, "--use-fake-device-for-media-stream", "--deny-permission-prompts") as page:
+async def test_denied_microphone_is_explained(browsers: Browsers, tmp_path: Path):
+    async with a_phone(browsers, tmp_path, "--use-fake-device-for-media-stream", "--deny-permission-prompts") as page:
         await page.get_by_role("button", name="Call").click()
         await expect(page.get_by_text("Microphone access was denied.")).to_be_visible()
         await expect(page.get_by_role("button", name="Call")).to_be_visible()
 
 
-async def test_missing_microphone_is_explained(tmp_path: Path):
-    async with a_phone(tmp_path, "--use-fake-ui-for-media-stream") as page:
+async def test_missing_microphone_is_explained(browsers: Browsers, tmp_path: Path):
+    async with a_phone(browsers, tmp_path, "--use-fake-ui-for-media-stream") as page:
         await page.get_by_role("button", name="Call").click()
         await expect(page.get_by_text("No microphone found.")).to_be_visible()
 
 
-async def test_microphone_that_goes_away_ends_the_call(tmp_path: Path):
-    async with a_phone(tmp_path, *FAKE) as page:
+async def test_microphone_that_goes_away_ends_the_call(browsers: Browsers, tmp_path: Path):
+    async with a_phone(browsers, tmp_path, *FAKE) as page:
         await page.evaluate(
             """() => {
                 const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
@@ -175,8 +172,8 @@ async def test_microphone_that_goes_away_ends_the_call(tmp_path: Path):
         await expect(page.get_by_role("button", name="Call")).to_be_visible()
 
 
-async def test_who_hangs_up_while_the_browser_asks_is_left_alone(tmp_path: Path):
-    async with a_phone(tmp_path, *FAKE) as page:
+async def test_who_hangs_up_while_the_browser_asks_is_left_alone(browsers: Browsers, tmp_path: Path):
+    async with a_phone(browsers, tmp_path, *FAKE) as page:
         await page.evaluate(
             """() => {
                 const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
@@ -195,11 +192,11 @@ async def test_who_hangs_up_while_the_browser_asks_is_left_alone(tmp_path: Path)
         await expect(page.get_by_role("button", name="Call")).to_be_visible()
 
 
-async def test_lost_gateway_is_told(tmp_path: Path):
-    async with a_gateway(tmp_path) as url:
-        link = Link(int(url.rpartition(":")[2]))
+async def test_lost_gateway_is_told(browsers: Browsers, tmp_path: Path):
+    async with staged(tmp_path, make_carrier("twilio")) as stage:
+        link = Link(int(stage.url.rpartition(":")[2]))
         await link.mend()
-        async with a_page(f"http://127.0.0.1:{link.port}", *FAKE, complains=True) as page:
+        async with a_page(browsers, f"http://127.0.0.1:{link.port}", *FAKE, complains=True) as page:
             await page.get_by_role("button", name="Call").click()
             await expect(page.get_by_text("Connected")).to_be_visible()
             await link.cut()

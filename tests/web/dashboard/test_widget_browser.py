@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -21,7 +21,7 @@ from starlette.routing import Route
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests.firefox import running_firefox
 from tests.stage import Stage, make_carrier, staged, until, until_it
-from tests.web.dashboard.browsers import CHROMIUM, require_chromium, require_firefox
+from tests.web.dashboard.browsers import Browsers, require_firefox
 from tests.web.dashboard.test_browser import LOOKS, PICTURES
 from tests.web.dashboard.test_phone_browser import FAKE, PATIENCE
 
@@ -31,9 +31,7 @@ PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Shop
 </head><body><main><h1>The bike shop</h1><p>Repairs while you wait.</p></main></body></html>"""
 
 
-@pytest.fixture(autouse=True)
-def chromium() -> None:
-    require_chromium()
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the browser
 
 
 @dataclass
@@ -65,14 +63,14 @@ class Shop:
 
 
 @contextlib.asynccontextmanager
-async def a_shop(folder: Path, *args: str, **look: object) -> AsyncIterator[tuple[Shop, Page, list[str]]]:
+async def a_shop(
+    browsers: Browsers, folder: Path, *args: str, **look: object
+) -> AsyncIterator[tuple[Shop, Page, list[str]]]:
     """The website in a browser, and what the browser complains about."""
     async with (
         staged(folder, make_carrier("twilio")) as stage,
         serve_on_loopback((shop := Shop(stage)).app()) as shop.url,
-        async_playwright() as playwright,
-        await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *args]) as browser,
-        await browser.new_context(**look) as context,
+        await (await browsers.open(*args)).new_context(**look) as context,
     ):
         page = await context.new_page()
         page.set_default_timeout(PATIENCE)
@@ -99,8 +97,8 @@ async def is_accessible(page: Page) -> bool:
     return not await page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
-async def test_user_of_a_strict_page_is_remembered(tmp_path: Path) -> None:
-    async with a_shop(tmp_path, *FAKE, **LOOKS["light"]) as (shop, page, problems):
+async def test_user_of_a_strict_page_is_remembered(browsers: Browsers, tmp_path: Path) -> None:
+    async with a_shop(browsers, tmp_path, *FAKE, **LOOKS["light"]) as (shop, page, problems):
         await expect(page.get_by_role("button", name="Talk to us")).to_be_visible()
         assert await is_accessible(page)
         await page.screenshot(path=PICTURES / "widget-button.png")
@@ -135,8 +133,8 @@ async def test_user_of_a_strict_page_is_remembered(tmp_path: Path) -> None:
         assert problems == []
 
 
-async def test_what_went_wrong_is_in_plain_words(tmp_path: Path) -> None:
-    async with a_shop(tmp_path, *FAKE, **LOOKS["phone"]) as (shop, page, _):
+async def test_what_went_wrong_is_in_plain_words(browsers: Browsers, tmp_path: Path) -> None:
+    async with a_shop(browsers, tmp_path, *FAKE, **LOOKS["phone"]) as (shop, page, _):
         status = page.get_by_role("status")
         shop.used = (await shop.stage.http.post("/v1/widget/tokens", json={"origin": shop.url})).json()["token"]
         given = {"data": {"token": shop.used}, "headers": {"Origin": shop.url}}
@@ -159,8 +157,10 @@ async def test_what_went_wrong_is_in_plain_words(tmp_path: Path) -> None:
         (("--use-fake-ui-for-media-stream",), "No microphone found."),
     ],
 )
-async def test_widget_without_a_microphone_says_so(tmp_path: Path, args: tuple[str, ...], words: str) -> None:
-    async with a_shop(tmp_path, *args) as (_, page, problems):
+async def test_widget_without_a_microphone_says_so(
+    browsers: Browsers, tmp_path: Path, args: tuple[str, ...], words: str
+) -> None:
+    async with a_shop(browsers, tmp_path, *args) as (_, page, problems):
         await page.get_by_role("button", name="Talk to us").click()
         await expect(page.get_by_role("status")).to_contain_text(words)
         assert problems == []
