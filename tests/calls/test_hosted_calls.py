@@ -1,22 +1,29 @@
 """What is decided before a hosted call. tests/web/test_elevenlabs.py has whole calls."""
 
 import asyncio
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from gateway.agents import AgentDirectory
 from gateway.calls.call_factory import NoMemoryServices
 from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.webhooks import WebhookOutbox, WebhookTarget
 from gateway.memory.loader import MemoryLoader
 from gateway.session import EndReason, Speaker, TrustLevel, Turn
 from gateway.settings import Secret
 from gateway.telephony.hosted import HostedConversation
 from gateway.telephony.phone_numbers import AllowList, Attestation
+from tests.calls.aftermath import aftermath_in
 from tests.fakes.finalizer import FakeFinalizer
+from tests.fakes.webhook_receiver import SECRET, WebhookReceiver
 from tests.memory.test_loader import SlowRecall, past_call
+from tests.stage import until
 
 CALLER = "+12025550143"
 
@@ -282,3 +289,77 @@ async def test_answer_comes_in_150_ms_whatever_the_stores_do(tmp_path, store, fi
         assert clock() - began <= 0.15
         assert ("Likes tea." in call.memory) == (mood != "all silent")
         assert call.token
+
+
+# A process that dies while a report is handled
+
+STEPS = "write_archive save_state write_document list_call learn_facts note_topics notify finish".split()
+
+
+def dying_in(steps, name, reached, *, is_done):
+    """Steps of a process that comes no further than this one, before or after it is done."""
+
+    class Mortal(FinalizationSteps): ...
+
+    async def step(self, job):
+        if is_done:
+            await getattr(FinalizationSteps, name)(self, job)
+        reached.set()
+        await asyncio.Event().wait()
+
+    step.__name__ = name
+    setattr(Mortal, name, step)
+    return Mortal(**{one.name: getattr(steps, one.name) for one in fields(steps)})
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("step", ["store the job", *STEPS])
+async def test_killed_process_leaves_one_document_and_one_webhook(tmp_path, store, step, is_done):
+    """Whether the platform got its answer or not, it may send the report again, before and after the restart."""
+    reached = asyncio.Event()
+    async with WebhookReceiver().running() as receiver, aftermath_in(tmp_path) as after, httpx.AsyncClient() as http:
+        target = WebhookTarget(receiver.url, frozenset({"call.ended"}))
+        webhooks = WebhookOutbox(after.store, http, {"maya": target}, [Secret(SECRET)])
+        after.steps = whole = replace(after.steps, webhooks=webhooks)
+        jobs = after.jobs
+        if step == "store the job":
+            after.jobs = DyingTable(jobs, reached, is_done=is_done)
+        else:
+            after.steps = dying_in(whole, step, reached, is_done=is_done)
+        worker = after.finalizer()
+        calls = hosted(tmp_path, store, worker)
+        first = asyncio.create_task(calls.finish("elevenlabs", reported()))
+        await reached.wait()
+        await worker.close(seconds=0)
+        await first  # True or False: the process may die before or after the answer
+        after.steps, after.jobs = whole, jobs
+        worker = after.finalizer()
+        await worker.resume()
+        calls = hosted(tmp_path, store, worker)
+        for _ in range(2):
+            assert await calls.finish("elevenlabs", reported())
+        await until(lambda: not worker.unfinished)
+        delivering = asyncio.create_task(webhooks.run())
+        await until(receiver.messages)
+        assert await calls.finish("elevenlabs", reported())
+        await until(lambda: not worker.unfinished)
+        delivering.cancel()
+        await asyncio.wait({delivering})
+        assert [document.source_id for document in await after.documents()] == ["voice-session:conv_1"]
+        assert len(receiver.attempts) == len(receiver.accepted) == 1 and len(after.archives()) == 1
+
+
+class DyingTable:
+    """The table of jobs of a process that comes no further than storing one."""
+
+    def __init__(self, table, reached, *, is_done):
+        self._table, self._reached, self._is_done = table, reached, is_done
+
+    def __getattr__(self, name):
+        return getattr(self._table, name)
+
+    async def add(self, job):
+        if self._is_done:
+            await self._table.add(job)
+        self._reached.set()
+        await asyncio.Event().wait()
