@@ -336,6 +336,7 @@ def call_ended(session: VoiceSession, summary: CallSummary | None) -> WebhookMes
 def voicemail_left(session: VoiceSession) -> WebhookMessage:
     """The message about a call whose message a mailbox has. The words are in its `call.ended`."""
     content = {"session": session.id, "agent": session.agent, "caller": session.caller, "carrier": session.carrier}
+    content |= {"number": session.number} if session.number else {}
     return WebhookMessage(VOICEMAIL_LEFT, session.id, session.agent, session.caller, content)
 
 

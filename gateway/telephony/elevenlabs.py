@@ -134,7 +134,7 @@ def read_conversation(data: Mapping[str, Any]) -> HostedConversation:
         end_reason=_end_reason(data, metadata),
         turns=_turns(read_tables(data, "transcript"), started_at),
         is_dialled=bool(read_text(phone_call.get("external_number"))),
-        is_call=not is_text and source not in _UNKNOWN_SOURCES,
+        is_call=not is_text and source not in _UNKNOWN_SOURCES and phone_call.get("call_result") != "voicemail",
         attributes={"user_id": user_id, **attributes} if user_id else attributes,
         sip_headers={name.lower(): str(value) for name, value in headers.items()},
         call_token=read_text(variables.get(CALL_TOKEN)),

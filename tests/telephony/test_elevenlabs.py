@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 from elevenlabs.client import ElevenLabs
+from elevenlabs.types import GetConversationResponseModel
 
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
 from gateway.session import EndReason, Speaker
@@ -229,3 +230,12 @@ async def test_refusals_are_reported(elevenlabs):
             await register(elevenlabs)
     elevenlabs.answer = Response("<Response><Say>Hello</Say></Response>")
     assert await register(elevenlabs) == ("<Response><Say>Hello</Say></Response>", "")
+
+
+@pytest.mark.parametrize(("result", "is_call"), [("answered", True), ("voicemail", False), (None, True)])
+def test_voicemail_is_no_call(result, is_call):
+    """What a machine says is not the caller's."""
+    data = conversation("conv_1", ("user", "Please leave a message."), number="+12025550143")
+    data["metadata"]["phone_call"]["call_result"] = result
+    GetConversationResponseModel.model_validate(data)
+    assert read_conversation(data).is_call is is_call
