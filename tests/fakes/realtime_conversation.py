@@ -128,10 +128,10 @@ class RealtimeConversation(Wire):
     async def apply_settings(self) -> None:
         """Send session.updated. Automatic unless settings are held."""
         self.is_ready = True
-        session = copy.deepcopy(self.session)
+        session = self._described_session()
         if self.behaviour.keeps_pcm:
             session["audio"]["input"]["format"] = session["audio"]["output"]["format"] = _PCM
-        await self.emit("session.updated", session={"id": "sess_1", "object": "realtime.session", **session})
+        await self.emit("session.updated", session=session)
         self._changed()
 
     # The caller
@@ -312,6 +312,10 @@ class RealtimeConversation(Wire):
         response.status = status
         await self._finish(response, "cancelled", reason=reason)
 
+    def _described_session(self) -> dict[str, Any]:
+        common = {} if self.behaviour.is_xai else {"type": "realtime", "output_modalities": ["audio"]}
+        return {"id": "sess_1", "object": "realtime.session", **common, **copy.deepcopy(self.session)}
+
     def _described(self, response: Response) -> dict[str, Any]:
         return {
             "id": response.id,
@@ -394,7 +398,7 @@ class RealtimeConversation(Wire):
         try:
             async with asyncio.TaskGroup() as self._group:
                 with suppress(ConnectionClosed):
-                    await self.emit("session.created", session={"id": "sess_1", "object": "realtime.session"})
+                    await self.emit("session.created", session=self._described_session())
                     while True:
                         frame = await self._socket.recv()
                         self._remember("in", frame)
