@@ -548,7 +548,7 @@ class RealtimeConversation(Wire):
 
 def _merge(table: dict[str, Any], changes: dict[str, Any]) -> None:
     for key, value in changes.items():
-        if isinstance(value, dict) and isinstance(table.get(key), dict) and key != "turn_detection":
+        if isinstance(value, dict) and isinstance(table.get(key), dict) and key not in ("turn_detection", "format"):
             _merge(table[key], value)
         else:
             table[key] = copy.deepcopy(value)
