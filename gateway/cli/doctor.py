@@ -32,6 +32,7 @@ from gateway.cli.setup import RENEW_DAYS, has_llm, llm_tokens, read_agents
 from gateway.cluster.open import check_redis_url
 from gateway.engines.cascade import CascadeEngine
 from gateway.engines.registry import ENGINES, make_engines
+from gateway.engines.sdk_checks import settings_problem
 from gateway.errors import CarrierRefused, GatewayError, SettingsError, SharedStoreUnavailable, StoreUnavailable
 from gateway.history import traces
 from gateway.history.api_tokens import ApiToken
@@ -74,6 +75,7 @@ class CheckState(enum.StrEnum):
     WRONG = "wrong"
 
 
+_AGENT_TABLE: Final = "correct the agent in gateway.toml"
 _SET_UP: Final = "run: gateway setup elevenlabs"
 _SET_UP_LLM: Final = "run: gateway setup elevenlabs --llm"
 _KEY: Final = "correct ELEVENLABS_API_KEY; it needs access to agents, secrets and workspace webhooks"
@@ -309,9 +311,14 @@ async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
     except GatewayError:
         return []  # reported with the settings
     try:
-        engines = make_engines(settings, agents, picows.connect, ENGINES).engines
+        directory = make_engines(settings, agents, picows.connect, ENGINES)
     except GatewayError as error:
         return [_wrong("engine", str(error))]
+    engines = directory.engines
+    for agent in agents:
+        for engine in directory.by_agent[agent.name]:
+            if problem := settings_problem(engine.name, agent):
+                found.append(_wrong(f"agent {agent.name}", f"{engine.name} does not take {problem}", _AGENT_TABLE))
     for name, one in engines.items():
         check = "engine" if len(engines) == 1 else f"engine {name}"
         try:

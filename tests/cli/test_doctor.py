@@ -20,6 +20,7 @@ from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.elevenlabs import AGENT_ID, API_KEY, FakeElevenLabs
 from tests.fakes.llm import FakeLlm
+from tests.fakes.openai_realtime import FakeRealtime
 from tests.fakes.remem import FakeRemem
 from tests.fakes.tool_servers import TOKEN, FakeMcpServer, FakeToolServer
 from tests.redis_server import running_redis
@@ -27,7 +28,7 @@ from tests.stage import make_carrier, staged
 
 NO_MODELS = {"DEEPGRAM_API_KEY": "dg-test-key", "DEEPGRAM_AGENT_URL": "ws://127.0.0.1:1/"}
 """For tests of other checks: the models of the local engine take a second to load."""
-SECRETS = ["dg-test-key", "twilio-auth-token", "telnyx-api-key", "a-remem-key", TOKEN]
+SECRETS = ["dg-test-key", "sk-test-key", "twilio-auth-token", "telnyx-api-key", "a-remem-key", TOKEN]
 
 
 @pytest.fixture
@@ -115,6 +116,15 @@ async def test_speech_servers_are_asked(doctor: Any) -> None:
         "wrong",
         "127.0.0.1:1 unreachable (ConnectError) start it, or correct LOCAL_VOICE",
     )
+
+
+async def test_options_of_a_realtime_engine_are_checked(doctor: Any, tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text("[agents.maya.openai]\nsession = { temprature = 0.7 }\n")
+    async with FakeRealtime("sk-test-key") as engine:
+        _, found = await doctor(**engine.settings(), OPENAI_BASE_URL="http://127.0.0.1:1/v1")
+        assert found["engine"] == ("ok", f"{engine.url.split('/')[2]} answers and accepts the key")
+    problem = "openai does not take session.temprature: unknown correct the agent in gateway.toml"
+    assert found["agent maya"] == ("wrong", problem)
 
 
 async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
