@@ -1,6 +1,5 @@
 """What is promised of a call holds for every engine that is a service, and for both carriers."""
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from gateway.replay.compare import compare, compare_stored
 from gateway.replay.harness import replay_harness
 from gateway.replay.recording import read
+from tests.fakes.cascade import FakeCascade
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.deepgram_speech import sentences, speech
 from tests.fakes.openai_realtime import FakeRealtime
@@ -19,8 +19,10 @@ GREETING = "Hello, this is Maya. How can I help you?"
 SORRY = "Sorry, I lost you for a second."
 
 
-def make_engine(name: str, **behaviour: Any) -> Any:
+def make_engine(name: str, folder: Path, **behaviour: Any) -> Any:
     match name:
+        case "cascade":
+            return FakeCascade(folder)
         case "deepgram":
             return FakeDeepgram(**behaviour)
         case "openai":
@@ -29,7 +31,7 @@ def make_engine(name: str, **behaviour: Any) -> Any:
             return FakeRealtime("xai-test-key", is_xai=True, **behaviour)
 
 
-@pytest.fixture(params=["deepgram", "openai", "xai"])
+@pytest.fixture(params=["deepgram", "openai", "xai", "cascade"])
 def engine_name(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -39,7 +41,8 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 async def any_stage(engine_name: str, carrier_name: str, tmp_path: Path) -> AsyncIterator[Stage]:
     """A gateway that records, between a phone without playback delay and an engine."""
     records = {"RECORD_DIR": str(tmp_path / "records")}
-    async with staged(tmp_path, make_carrier(carrier_name), engine=make_engine(engine_name), **records) as stage:
+    engine = make_engine(engine_name, tmp_path)
+    async with staged(tmp_path, make_carrier(carrier_name), engine=engine, **records) as stage:
         yield stage
 
 
@@ -56,13 +59,14 @@ async def test_whole_call(any_stage: Stage, tmp_path: Path) -> None:
     stage = any_stage
     call, conversation = await greeted(stage)
     assert bytes(call.heard).startswith(GREETING_SOUND)
-    assert "there are no notes of an earlier call" in conversation.prompt
     await call.speak(SOUND * 3)
     await conversation.hears(len(SOUND) * 4)
     assert SOUND * 3 in bytes(conversation.heard)
     await conversation.user_says("Is my bike ready?")
-    [result] = await conversation.call_functions(["order_status"])
-    assert json.loads(result) == {"error": "there is no function of this name"}
+    assert "there are no notes of an earlier call" in conversation.prompt
+    search = {"name": "search_memory", "arguments": '{"query": "elephants"}'}
+    [result] = await conversation.call_functions([search])
+    assert result == "Nothing was found."
     await stage.answer(call, conversation, "It will be on Friday.")
     conversation.abort()
     again = await stage.engine.next_conversation()
@@ -85,13 +89,14 @@ async def test_whole_call(any_stage: Stage, tmp_path: Path) -> None:
         differences = compare(recording, await harness.play(recording))
         assert [*differences, *compare_stored(recording, await harness.stored_call(recording))] == []
     _, second = await stage.dial()
+    await second.user_says("Hello?")
     assert "Is my bike ready?" in second.prompt or "bike" in second.prompt.lower()
 
 
 async def test_barge_in(engine_name: str, carrier_name: str, tmp_path: Path) -> None:
     """The phone is silent at once, the transcript has what was heard, and so has a model that can be given it."""
     carrier = make_carrier(carrier_name, hold_playback=True)
-    async with staged(tmp_path, carrier, engine=make_engine(engine_name)) as stage:
+    async with staged(tmp_path, carrier, engine=make_engine(engine_name, tmp_path)) as stage:
         call, conversation = await stage.dial()
         await call.wait_queued(len(GREETING_SOUND))
         call.play()
@@ -131,7 +136,7 @@ async def test_barge_in(engine_name: str, carrier_name: str, tmp_path: Path) -> 
 
 @pytest.fixture
 async def openai_stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path, make_carrier("twilio"), engine=make_engine("openai")) as stage:
+    async with staged(tmp_path, make_carrier("twilio"), engine=make_engine("openai", tmp_path)) as stage:
         yield stage
 
 
@@ -172,7 +177,7 @@ async def test_forgotten_words_are_not_answered_by_the_model(openai_stage: Stage
 
 
 async def test_engine_without_mu_law_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    engine = make_engine("openai", keeps_pcm=True)
+    engine = make_engine("openai", tmp_path, keeps_pcm=True)
     async with staged(tmp_path, make_carrier("twilio"), engine=engine) as stage:
         call = await stage.carrier.dial()
         await call.over(20)

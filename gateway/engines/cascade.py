@@ -215,6 +215,8 @@ class CascadeSession:
     # SpeechListener
 
     def on_speech_started(self) -> None:
+        if not self._messages:
+            return  # the call has not begun
         self._caller_silent.clear()
         self._over_agent = self._agent.interrupt != "at_once" and self._tts_queue.is_speaking
         if not self._over_agent:
@@ -222,6 +224,8 @@ class CascadeSession:
         self._emit(engine.UserStartedSpeaking())
 
     def on_speech_ended(self, text: str) -> None:
+        if not self._messages:
+            return
         self._caller_silent.set()
         queue, setting = self._tts_queue, self._agent.interrupt
         over_agent, self._over_agent = self._over_agent and queue.is_speaking, False

@@ -505,6 +505,20 @@ async def test_failed_answer_ends_the_session(caplog):
     assert isinstance(talk.error, EngineUnavailable)
 
 
+async def test_speech_before_the_call_means_nothing():
+    """A recogniser that is connected while the phone rings may hear something in the silence that it gets."""
+    worker, talk = FakeWorker(), Talk(FakeLlm())
+
+    async def load_settings():
+        worker.channels[0].listener.on_speech_started()
+        worker.channels[0].listener.on_speech_ended("Noise.")
+        return AgentSettings(MAYA, "", llm=LlmEndpoint("", "", talk.llm))
+
+    talk.session = await local_engine(worker, 1).connect(load_settings, talk)
+    await talk.gets(SettingsApplied)
+    assert talk.events == [EngineGreeted("local"), SettingsApplied()]
+
+
 class FakePart:
     """A recogniser that opens at once, or a voice that does not open."""
 

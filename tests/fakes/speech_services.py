@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -44,7 +45,9 @@ def speech(text: str) -> bytes:
 class FakeSpeech:
     """The server. Sockets stand in the order in which they were opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, sound: Callable[[str], bytes] = speech) -> None:
+        self.sound = sound
+        """What voices without the times of words make of a text."""
         self.recognisers: list[FakeRecogniser] = []
         self.voices: list[FakeVoice] = []
         self.problems: list[str] = []
@@ -52,6 +55,7 @@ class FakeSpeech:
         """A status for further handshakes."""
         self.refuses_at = "/"
         """The paths of those: what they begin with."""
+        self._refusals: deque[int] = deque()
         self.speaks = asyncio.Event()
         """Whether voices make sound; a test may clear it."""
         self.speaks.set()
@@ -75,6 +79,10 @@ class FakeSpeech:
                 await asyncio.sleep(0.005)
         return value
 
+    def refuse_next(self, status: int, times: int = 1) -> None:
+        """Refuse the next handshakes with this status."""
+        self._refusals.extend([status] * times)
+
     async def recogniser(self, number: int = 0) -> "FakeRecogniser":
         """Wait for this recogniser socket."""
         await self.until(lambda: len(self.recognisers) > number)
@@ -85,6 +93,8 @@ class FakeSpeech:
         return self.voices[number]
 
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:
+        if self._refusals:
+            return connection.respond(HTTPStatus(self._refusals.popleft()), "refused\n")
         if self.refuses and request.path.startswith(self.refuses_at):
             return connection.respond(HTTPStatus(self.refuses), "refused\n")
         credentials = {
@@ -432,7 +442,7 @@ class FakeAura(FakeVoice):
                 await self._done("Cleared", aura.SpeakV1Cleared)
 
     async def _speak(self, text: str) -> None:
-        sound = speech(text)
+        sound = self.server.sound(text)
         half = len(sound) // 2
         await self.send_audio(sound[:half])
         await self.send_audio(sound[half:])
