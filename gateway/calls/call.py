@@ -19,6 +19,7 @@ from gateway.calls.agent_context import AgentContext
 from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
 from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
 from gateway.calls.consent import ConsentTimeouts, RecordingConsent
+from gateway.calls.dictation import DictationWatch
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
 from gateway.calls.incoming_audio import IncomingAudio
@@ -172,6 +173,7 @@ class Call:
         self._caller_text = asyncio.Event()
         self._media_at = self._loop.time()
         self._interruption = InterruptionPolicy(config)
+        self._dictation = DictationWatch(config.language, self._engine)
         self._silence = SilenceWatch(config, self._engine, self._tools, self._end, self.transcript, self._log)
         elapsed = (datetime.now(UTC) - session.started_at).total_seconds()  # with an earlier stream, or at another node
         self._time_is_up_at = self._media_at + timeouts.longest_call - elapsed
@@ -315,6 +317,7 @@ class Call:
             case AgentSaid(text):
                 self._consent.agent_spoke(self._loop.time())
                 self._silence.timer.agent_said(self._loop.time())
+                self._dictation.agent_said(text)
                 self._speech.text(text)
             case WordsTimed(ends):
                 self._speech.words_timed(ends)
@@ -344,6 +347,7 @@ class Call:
                 self.session.engine = self._engine.name
                 self._caller_speaking = False
                 self._interruption.reset()
+                self._dictation.new_session()
                 self._speech.new_session()
                 self._mailbox.new_session()
             case LatencyReported(stt, llm, tts):
@@ -381,6 +385,7 @@ class Call:
             self.transcript.had_no_words(turn_name)
             self._caller_text.set()
             return
+        self._dictation.caller_said()
         is_answered = self.transcript.is_answered(turn_name)
         effect = self._interruption.caller_said(
             text,

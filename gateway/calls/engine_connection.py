@@ -378,6 +378,11 @@ class EngineConnection:
         if self.session is not None:
             self.session.truncate(unheard_ms)
 
+    def expect_dictation(self, expected: bool) -> None:
+        """The agent has asked for a number, a spelling or an address, or no longer."""
+        if self.ready and self.session is not None:
+            self.session.expect_dictation(expected)
+
     def end_user_turn(self) -> None:
         if self.session is not None:
             self.session.end_user_turn()

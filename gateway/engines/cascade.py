@@ -154,6 +154,8 @@ class CascadeSession:
         self._recorder.to_engine(self._recording.settings(settings))
         if self._recogniser is not None and settings.keyterms:
             self._recogniser.set_keyterms(settings.keyterms)
+        if self._recogniser is not None and settings.agent.patience != "normal":
+            self._recogniser.set_patience(settings.agent.patience)
         self._run(self._open(settings))
 
     # EngineSession
@@ -195,6 +197,12 @@ class CascadeSession:
         self._recorder.to_engine(self._recording.end_user_turn())
         if self._recogniser is not None:
             self._recogniser.end_turn()
+
+    def expect_dictation(self, expected: bool) -> None:
+        if (frame := self._recording.expect_dictation(expected)) is not None:
+            self._recorder.to_engine(frame)
+        if self._recogniser is not None:
+            self._recogniser.set_patience("dictation" if expected else self._agent.patience)
 
     def answer_tool(self, call_id: str, result: str) -> None:
         if answered := self._results.pop(call_id, None):

@@ -147,6 +147,10 @@ class DeepgramSession:
     def end_user_turn(self) -> None:
         self._send(self._codec.end_user_turn())
 
+    def expect_dictation(self, expected: bool) -> None:
+        if (frame := self._codec.expect_dictation(expected)) is not None:
+            self._send(frame)
+
     def answer_tool(self, call_id: str, result: str) -> None:
         frame = self._codec.answer_tool(call_id, result)
         if frame is not None:

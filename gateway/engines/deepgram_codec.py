@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.agents import Agent
 from gateway.engines import interface as engine
-from gateway.engines.interface import AgentFunction, AgentSettings, EngineEvent, FunctionCall
+from gateway.engines.interface import AgentFunction, AgentSettings, EngineEvent, FunctionCall, Patience
 from gateway.errors import RemoteProtocolError
 
 # Caused by what we sent: the same settings would fail again. Deepgram's other errors are worth a new connection.
@@ -38,7 +37,12 @@ _WITHOUT_FIELDS: Final[dict[str, EngineEvent]] = {
 _TYPES_WITHOUT_FIELDS: Final = {event: name for name, event in _WITHOUT_FIELDS.items()}
 
 # The confidence that ends a turn, and the silence in milliseconds that ends it without. Flux takes 0.7 and 5000.
-FLUX_PATIENCE: Final[dict[str, tuple[float, int]]] = {"short": (0.6, 3000), "normal": (0.7, 5000), "long": (0.85, 8000)}
+FLUX_PATIENCE: Final[dict[Patience, tuple[float, int]]] = {
+    "short": (0.6, 3000),
+    "normal": (0.7, 5000),
+    "long": (0.85, 8000),
+    "dictation": (0.9, 5000),
+}
 
 _OWN_PROVIDER: Final = {"type": "open_ai", "model": "voice-gateway"}
 """Deepgram requires a model beside an own endpoint and passes its name through to it."""
@@ -51,6 +55,7 @@ class DeepgramCodec:
 
     def __init__(self) -> None:
         self.unknown_types: set[str] = set()
+        self._settings: AgentSettings | None = None
         self._open_calls: dict[str, str] = {}
         """Names of the functions that Deepgram waits for, by call id."""
 
@@ -122,8 +127,9 @@ class DeepgramCodec:
 
     def settings(self, settings: AgentSettings) -> bytes:
         """The first message of a connection. Sending the greeting again after a reconnect would greet twice."""
+        self._settings = settings
         agent: dict[str, Any] = {
-            "listen": {"provider": _listen(settings)},
+            "listen": {"provider": _listen(settings, settings.agent.patience)},
             "think": self._think(settings),
             "speak": {"provider": settings.agent.speak},
         }
@@ -161,6 +167,13 @@ class DeepgramCodec:
 
     def end_user_turn(self) -> bytes:
         return b'{"type":"ForceEndTurn"}'
+
+    def expect_dictation(self, expected: bool) -> bytes | None:
+        """Repeats the whole block, as UpdateListen clears what it leaves out. None for Nova, which can't be set."""
+        if self._settings is None or self._settings.agent.listen.get("version") != "v2":
+            return None
+        provider = _listen(self._settings, "dictation" if expected else self._settings.agent.patience, explicit=True)
+        return orjson.dumps({"type": "UpdateListen", "listen": {"provider": provider}})
 
     def update_instructions(self, text: str) -> bytes:
         """UpdatePrompt appends to the prompt; one page of the documentation says that it replaces it."""
@@ -207,21 +220,19 @@ def _turn(message: Mapping[str, Any]) -> str:
     return turn if isinstance(turn, str) else ""
 
 
-def _listen(settings: AgentSettings) -> dict[str, Any]:
+def _listen(settings: AgentSettings, patience: Patience, *, explicit: bool = False) -> dict[str, Any]:
     """The agent's recogniser, with names from memory after its own keyterms. Nova 2 takes none."""
-    provider = {**_patience(settings.agent), **settings.agent.listen}
+    provider = {**settings.agent.listen}
+    if provider.get("version") == "v2" and (explicit or patience != "normal"):
+        threshold, timeout = FLUX_PATIENCE[patience]
+        threshold = max(threshold, provider.get("eager_eot_threshold", 0.0))  # which must not be higher
+        # What the agent's own `listen` sets takes precedence, but does not cut a dictation short.
+        own = provider.get("eot_threshold", threshold)
+        provider["eot_threshold"] = max(own, threshold) if patience == "dictation" else own
+        provider.setdefault("eot_timeout_ms", timeout)
     if settings.keyterms and str(provider.get("model", "")).startswith(("flux-", "nova-3")):
         provider["keyterms"] = list(dict.fromkeys([*provider.get("keyterms", ()), *settings.keyterms]))
     return provider
-
-
-def _patience(agent: Agent) -> dict[str, Any]:
-    """When a turn of the caller ends. Only Flux can be set; what the agent's own `listen` sets takes precedence."""
-    if agent.patience == "normal" or agent.listen.get("version") != "v2":
-        return {}
-    threshold, timeout = FLUX_PATIENCE[agent.patience]
-    eager = agent.listen.get("eager_eot_threshold", 0.0)  # must not be higher
-    return {"eot_threshold": max(threshold, eager), "eot_timeout_ms": timeout}
 
 
 def _word_ends(message: Mapping[str, Any]) -> tuple[engine.WordEnd, ...]:

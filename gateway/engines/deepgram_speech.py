@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gateway.engines.deepgram_codec import FLUX_PATIENCE
+from gateway.engines.interface import Patience
 from gateway.engines.streaming import (
     RecogniserEvent,
     ServiceFailed,
@@ -38,7 +39,7 @@ SINGLE_FLUSHES: Final = 12
 """With so many flushes in the window, sentences that wait are flushed together."""
 
 
-def listen_path(model: str, language: str, patience: str) -> str:
+def listen_path(model: str, language: str, patience: Patience) -> str:
     """The path and query of the recogniser's socket."""
     if is_flux(model):
         threshold, timeout = FLUX_PATIENCE[patience]
@@ -78,6 +79,10 @@ class _ListenCodec:
 
     def keyterms(self, terms: Sequence[str]) -> list[bytes]:
         return [orjson.dumps({"type": "Configure", "keyterms": list(terms)})]
+
+    def patience(self, patience: Patience) -> list[bytes]:
+        """Nova's silence is part of its address, and can't be changed."""
+        return []
 
     def audio(self, audio: bytes) -> bytes:
         return audio
@@ -143,6 +148,11 @@ class NovaCodec(_ListenCodec):
 
 class FluxCodec(_ListenCodec):
     """/v2/listen. Flux decides itself where a turn ends."""
+
+    def patience(self, patience: Patience) -> list[bytes]:
+        threshold, timeout = FLUX_PATIENCE[patience]
+        thresholds = {"eot_threshold": threshold, "eot_timeout_ms": timeout}
+        return [orjson.dumps({"type": "Configure", "thresholds": thresholds})]
 
     def end_turn(self) -> bytes:
         return b'{"type":"ForceEndTurn"}'

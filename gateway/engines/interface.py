@@ -79,6 +79,9 @@ class AgentSettings:
     """Names that the caller may say, from memory, for recognisers that can be given some."""
 
 
+Patience = Literal["short", "normal", "long", "dictation"]
+"""How long a pause of the caller may be before it ends their turn. Numbers and spellings have long ones."""
+
 LoadSettings = Callable[[], Awaitable[AgentSettings]]
 
 
@@ -302,6 +305,9 @@ class EngineSession(Protocol):
 
     def end_user_turn(self) -> None:
         """Treat the caller's turn as complete."""
+
+    def expect_dictation(self, expected: bool) -> None:
+        """The agent has asked for a number, a spelling or an address, or no longer: wait for longer pauses."""
 
     def answer_tool(self, call_id: str, result: str) -> None:
         """Answer a function call of this session. Unknown and cancelled ids are ignored."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.engines.interface import Patience
 from gateway.engines.streaming import RecogniserEvent, ServiceFailed, TurnBegan, TurnRecognised, parse_message
 
 WITHOUT_TURNS: Final = frozenset({"gpt-live-transcribe", "gpt-realtime-whisper"})
@@ -17,7 +18,7 @@ WITHOUT_TURNS: Final = frozenset({"gpt-live-transcribe", "gpt-realtime-whisper"}
 _WITH_KEYWORDS: Final = frozenset({"gpt-transcribe"})
 _NAME: Final = "openai"
 _FORMAT: Final = "audio/pcmu"
-_SILENCE_MS: Final = {"short": 350, "normal": 500, "long": 900}
+_SILENCE_MS: Final[dict[Patience, int]] = {"short": 350, "normal": 500, "long": 900, "dictation": 1500}
 """Silence that ends a turn, by the agent's patience."""
 _FINAL_ERRORS: Final = frozenset({"invalid_api_key", "insufficient_quota", "model_not_found", "invalid_model"})
 _TRANSCRIPTION: Final = "conversation.item.input_audio_transcription"
@@ -28,7 +29,7 @@ class OpenAiTranscriptionCodec:
 
     audio_is_binary = False
 
-    def __init__(self, model: str, language: str, patience: str) -> None:
+    def __init__(self, model: str, language: str, patience: Patience) -> None:
         self._silence_ms = _SILENCE_MS[patience]
         self._transcription: dict[str, Any] = {"model": model, "language": language}
         self._speaking = False
@@ -50,6 +51,10 @@ class OpenAiTranscriptionCodec:
 
     def keyterms(self, terms: Sequence[str]) -> list[bytes]:
         return self.opening(terms) if self._transcription["model"] in _WITH_KEYWORDS else []
+
+    def patience(self, patience: Patience) -> list[bytes]:
+        self._silence_ms = _SILENCE_MS[patience]
+        return self.opening(self._transcription.get("keywords", ()))
 
     def audio(self, audio: bytes) -> bytes:
         return b'{"type":"input_audio_buffer.append","audio":"' + base64.b64encode(audio) + b'"}'

@@ -295,6 +295,13 @@ class RealtimeSession(LinkEvents):
                 self._loop.call_soon(self._emit, event)
             self._link.flush()
 
+    def expect_dictation(self, expected: bool) -> None:
+        if (frame := self._recording.expect_dictation(expected)) is not None:
+            self._recorder.to_engine(frame)
+        if self._link is not None:
+            self._link.codec.expect_dictation(expected)
+            self._link.flush()
+
     def answer_tool(self, call_id: str, result: str) -> None:
         if (frame := self._recording.answer_tool(call_id, result)) is not None:
             self._recorder.to_engine(frame)

@@ -20,7 +20,13 @@ import orjson
 from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.engines import interface as engine
-from gateway.engines.interface import AgentFunction, AgentSettings, EngineEvent, FunctionCall
+from gateway.engines.interface import (
+    AgentFunction,
+    AgentSettings,
+    EngineEvent,
+    FunctionCall,
+    Patience,
+)
 from gateway.engines.tts_queue import SentenceSplitter
 from gateway.errors import RemoteProtocolError
 
@@ -31,7 +37,12 @@ _BYTES_PER_MS: Final = 8
 _SHORTEST_CUT_MS: Final = 20
 """An answer of which less is missing was heard. Cutting it would delete its text at the server."""
 _CANCELLED: Final = '{"error":"cancelled"}'
-_PATIENCE: Final = {"short": ("high", 300), "normal": ("auto", 500), "long": ("low", 1000)}
+_PATIENCE: Final[dict[Patience, tuple[str, int]]] = {
+    "short": ("high", 300),
+    "normal": ("auto", 500),
+    "long": ("low", 1000),
+    "dictation": ("low", 1500),
+}
 """The eagerness of semantic turn detection, and the milliseconds of silence that end a turn."""
 _DEEPGRAM_VOICES: Final = ("aura", "flux")
 _LIST_OF_WORDS: Final = "The caller may say: {}."
@@ -232,6 +243,14 @@ class RealtimeCodec:
             self._put("conversation.item.delete", item_id=note)
         self._notes.clear()
         changes = {"instructions": settings.prompt, "tools": [_tool(function) for function in settings.functions]}
+        self._put("session.update", session=self._typed(changes))
+
+    def expect_dictation(self, expected: bool) -> None:
+        """Wait for longer pauses, or no longer."""
+        agent = self._settings.agent
+        detection = self._detection(agent, "dictation" if expected else agent.patience)
+        is_flat = self._dialect.is_flat
+        changes = {"turn_detection": detection} if is_flat else {"audio": {"input": {"turn_detection": detection}}}
         self._put("session.update", session=self._typed(changes))
 
     def truncate(self, unheard_ms: int) -> None:
@@ -642,8 +661,7 @@ class RealtimeCodec:
             listening["transcription"] = self._transcription(settings, transcription)
         if "noise_reduction" in options:
             listening["noise_reduction"] = {"type": options["noise_reduction"]}
-        has_text = options.get("transcription") is not False
-        detection = _turn_detection(options.get("turn_detection"), dialect, agent, has_text=has_text)
+        detection = self._detection(agent, agent.patience)
         speaking = {"format": {"type": PCMU}}
         session = self._typed(
             {
@@ -659,6 +677,12 @@ class RealtimeCodec:
             listening["turn_detection"] = detection
             session["audio"]["output"] = {**speaking, "voice": voice}
         return _merged(session, options.get("session", {}))
+
+    def _detection(self, agent: Agent, patience: Patience) -> dict[str, Any]:
+        """An agent that is not interrupted at once leaves it to us to interrupt and answer, by the text of a turn."""
+        options = agent.realtime.get(self._dialect.name, {})
+        by_itself = agent.interrupt == "at_once" or options.get("transcription") is False
+        return _turn_detection(options.get("turn_detection"), self._dialect, patience, by_itself=by_itself)
 
     def _transcription(self, settings: AgentSettings, given: Any) -> dict[str, Any]:
         dialect = self._dialect
@@ -701,22 +725,24 @@ class RealtimeCodec:
         self.outgoing.append(orjson.dumps({"type": kind, "event_id": self._new_id("ev"), **fields}))
 
 
-def _turn_detection(given: Any, dialect: Dialect, agent: Agent, *, has_text: bool) -> dict[str, Any]:
+def _turn_detection(given: Any, dialect: Dialect, patience: Patience, *, by_itself: bool) -> dict[str, Any]:
     """
     Always whole: what is left out keeps its old value at the server.
 
-    An agent that is not interrupted at once leaves it to us to interrupt and to answer, by the text of the turn.
+    The agent's own values take precedence over its patience, but do not cut a dictation short.
     """
     table = {"type": f"{given}_vad"} if isinstance(given, str) else dict(given or {})
     kind = table.setdefault("type", "semantic_vad" if dialect.has_semantic_vad else "server_vad")
-    eagerness, silence_ms = _PATIENCE[agent.patience]
+    is_semantic = dialect.has_semantic_vad and kind == "semantic_vad"
+    eagerness, silence_ms = _PATIENCE[patience]
+    pauses: dict[str, Any] = {"eagerness": eagerness} if is_semantic else {"silence_duration_ms": silence_ms}
+    table |= pauses if patience == "dictation" else {}
     if not dialect.has_semantic_vad:
-        return {"silence_duration_ms": silence_ms, "prefix_padding_ms": 333, **table, "type": "server_vad"}
-    by_itself = agent.interrupt == "at_once" or not has_text
+        return {**pauses, "prefix_padding_ms": 333, **table, "type": "server_vad"}
     flags = {"create_response": by_itself, "interrupt_response": by_itself}
-    if kind == "semantic_vad":
-        return {"eagerness": eagerness, **flags, **table}
-    return {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": silence_ms, **flags, **table}
+    if is_semantic:
+        return {**pauses, **flags, **table}
+    return {"threshold": 0.5, "prefix_padding_ms": 300, **pauses, **flags, **table}
 
 
 def _verbatim(text: str) -> dict[str, Any]:

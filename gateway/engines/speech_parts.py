@@ -7,7 +7,7 @@ A service opens one stream per call. Streams report to the call's session throug
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.engines.interface import WordEnd
+from gateway.engines.interface import Patience, WordEnd
 
 
 class RecogniserListener(Protocol):
@@ -50,6 +50,9 @@ class RecogniserStream(Protocol):
     def send_audio(self, audio: bytes) -> None: ...
     def set_keyterms(self, terms: Sequence[str]) -> None:
         """Names that the caller may say. A recogniser that can't be given any ignores them."""
+
+    def set_patience(self, patience: Patience) -> None:
+        """How long a pause may be from now on. A recogniser that can't be set ignores it."""
 
     def end_turn(self) -> None:
         """Treat the caller's turn as complete."""

@@ -13,6 +13,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gateway.engines.interface import Patience
 from gateway.engines.speech_parts import SpeechListener
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.speech.config import SpeechConfig
@@ -45,6 +46,9 @@ class SpeechChannel:
 
     def set_keyterms(self, terms: Sequence[str]) -> None:
         """The recognisers on this machine take none."""
+
+    def set_patience(self, patience: Patience) -> None:
+        self.worker.send(SpeechMessage(MessageKind.PATIENCE, self.call, body=patience.encode()))
 
     def say(self, text: str) -> int:
         """Synthesize this. Returns the number under which the audio comes."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from gateway.audio import SILENCE_FRAME
-from gateway.engines.interface import WordEnd
+from gateway.engines.interface import Patience, WordEnd
 from gateway.engines.speech_parts import SpeechListener
 from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.settings import Secret
@@ -153,6 +153,7 @@ class RecogniserCodec(Protocol):
         """The first messages. `keyterms`: names that the caller may say."""
 
     def keyterms(self, terms: Sequence[str]) -> list[bytes]: ...
+    def patience(self, patience: Patience) -> list[bytes]: ...
     def audio(self, audio: bytes) -> bytes: ...
     def end_turn(self) -> bytes: ...
     def receive(self, frame: bytes) -> list[RecogniserEvent]:
@@ -373,6 +374,7 @@ class StreamingRecogniser(ServiceStream):
         self._make_codec = make_codec
         self._codec = make_codec()
         self._keyterms: Sequence[str] = ()
+        self._patience: Patience = "normal"
         self._kept: deque[bytes] = deque(maxlen=TURN_FRAMES)
         """Audio whose text is not known yet."""
         self._speaking = False
@@ -387,6 +389,10 @@ class StreamingRecogniser(ServiceStream):
         self._keyterms = terms
         if terms:
             self._send_all(self._codec.keyterms(terms))
+
+    def set_patience(self, patience: Patience) -> None:
+        self._patience = patience
+        self._send_all(self._codec.patience(patience))
 
     def end_turn(self) -> None:
         if self._speaking:
@@ -406,6 +412,8 @@ class StreamingRecogniser(ServiceStream):
         self._codec = self._make_codec()
         self._sent_at = self._loop.time()
         self._send_all(self._codec.opening(self._keyterms))
+        if self._patience != "normal":
+            self._send_all(self._codec.patience(self._patience))
         for audio in self._kept:
             self._send_audio(audio)
         self._text_due_since = self._loop.time() if self._speaking else None

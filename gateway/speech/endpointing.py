@@ -31,6 +31,15 @@ Silence that ends a turn, in seconds, by how its text ends.
 Measured with human recordings, as are the words below (python -m scripts.speech_bench turns). A model that listens to
 intonation (Smart Turn 3.2) cut callers off more often by itself, and about as often together with these rules.
 """
+ASKED: Final = 1.20
+ASKED_DICTATING: Final = 2.00
+"""The same after a question for a number, a spelling or an address: for other answers, and for those that may go on."""
+DICTATION: Final = "dictation"
+_PATIENCE: Final = {"short": 0.8, "long": 1.8}
+"""By how much an agent's `patience` changes them."""
+_DIGIT: Final = re.compile(r"\d|\b(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)\b", re.I)
+_WHOLE_NUMBER: Final = 10
+"""A number with so many digits may be complete."""
 _MAX_HABIT: Final = 0.60
 _HABIT_FACTOR: Final = 1.1
 
@@ -70,6 +79,7 @@ class TurnDetector:
         self._run = 0
         self._habit = 0.0
         """The longest recent pause within a turn."""
+        self.patience = "normal"
         self._between = math.inf
         """Since the last speech of the previous turn."""
 
@@ -83,7 +93,12 @@ class TurnDetector:
 
     def required_silence(self, text: str) -> float:
         """The silence after which a turn of this caller with this text is complete."""
-        return max(silence_after(text), min(self._habit * _HABIT_FACTOR, _MAX_HABIT))
+        silence = silence_after(text)
+        if self.patience != DICTATION:
+            silence *= _PATIENCE.get(self.patience, 1.0)
+        elif len(_DIGIT.findall(text)) < _WHOLE_NUMBER:  # the agent has asked for it
+            silence = ASKED_DICTATING if silence >= DICTATING else max(silence, ASKED)
+        return max(silence, min(self._habit * _HABIT_FACTOR, _MAX_HABIT))
 
     def _between_turns(self, probability: float) -> TurnBoundary | None:
         self._run = self._run + 1 if probability >= _START_PROBABILITY else max(0, self._run - 1)

@@ -23,6 +23,8 @@ class MessageKind(enum.IntEnum):
     CANCEL = 5
     """Cancels all texts with a lower number."""
     CLOSE = 6
+    PATIENCE = 7
+    """How long a pause of the caller may be; the body names it."""
     # From the worker
     READY = 16
     UNUSABLE = 17

@@ -79,6 +79,10 @@ class SttStream:
             events += self._feed_frame(frame)
         return events
 
+    def set_patience(self, patience: str) -> None:
+        """How long a pause may be from now on: short, normal, long, or dictation."""
+        self._turn.patience = patience
+
     def transcribed(self, number: int, text: str) -> list[SttEvent]:
         """The text of a `TranscribeRequest`. Outdated ones are ignored; text without letters or digits is empty."""
         text = text if any(map(str.isalnum, text)) else ""

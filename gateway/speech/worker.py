@@ -65,6 +65,8 @@ class SpeechWorker:
                 self._report(call, stream.feed(message.body))
             case MessageKind.END_TURN if stream := self._streams.get(call):
                 self._report(call, stream.end_turn())
+            case MessageKind.PATIENCE if stream := self._streams.get(call):
+                stream.set_patience(message.text)
             case MessageKind.SAY:
                 self._pool.submit(self._synthesize, call, message.number, message.text)
             case MessageKind.CANCEL:

@@ -33,6 +33,17 @@ def is_asking(heard: str, rest: str) -> bool:
     return any(sentence.endswith("?") for sentence in sentences[max(at - 1, 0) : at + 1])
 
 
+def asks_for_dictation(text: str, language: str) -> bool:
+    """Whether the agent asks for something that callers say with pauses: a number, a spelling, an e-mail address."""
+    wanted, request, confirmation = _dictation(language)
+    for sentence in _SENTENCE.findall(text):
+        said = spaced(sentence)
+        is_request = sentence.rstrip().endswith("?") or request.search(said)
+        if wanted.search(said) and is_request and not confirmation.search(said):
+            return True
+    return False
+
+
 def silence_texts(language: str) -> Mapping[str, str]:
     """The question to a silent caller (`ask`), and the goodbye before the hangup (`goodbye`)."""
     texts: Mapping[str, str] = _table(language)["silence"]
@@ -43,6 +54,13 @@ def lost_connection_text(language: str) -> str:
     """Said when the conversation goes on after a lost connection."""
     text: str = _table(language)["connection"]["lost"]
     return text
+
+
+@lru_cache(maxsize=16)
+def _dictation(language: str) -> tuple[re.Pattern[str], ...]:
+    """Patterns for what is dictated, for a request that is no question, and for a question that asks to confirm it."""
+    table = _table(language)["dictation"]
+    return tuple(re.compile(table[name]) for name in ("wanted", "request", "confirmation"))
 
 
 @lru_cache(maxsize=16)

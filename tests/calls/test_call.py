@@ -19,6 +19,7 @@ from gateway.engines.interface import (
     AgentSaid,
     FunctionCall,
     FunctionsRequested,
+    SettingsApplied,
     TurnEnded,
     UsageReported,
     UserSaid,
@@ -654,3 +655,23 @@ async def test_command_is_no_backchannel():
         line.caller_says("Yes.")
         await asyncio.sleep(1)
         assert line.engine.session.said[-1] != line.engine.session.said[0]
+
+
+# Dictation
+
+
+async def test_engine_waits_longer_while_a_number_is_dictated(line):
+    line.agent_says("What is your customer number?")
+    line.agent_says("Take your time.")  # part of the same answer
+    assert line.engine.session.dictations == [True]
+    line.caller_says("Four seven one one.")
+    line.agent_says("Thank you.")
+    assert line.engine.session.dictations == [True, False]
+
+
+async def test_new_engine_session_is_asked_again(line):
+    line.agent_says("What is your customer number?")
+    line.engine.session.emit(SettingsApplied())
+    line.caller_says("Pardon?")
+    line.agent_says("Your customer number, please.")
+    assert line.engine.session.dictations == [True, True]

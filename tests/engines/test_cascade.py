@@ -66,7 +66,7 @@ class FakeChannel:
 
     def __init__(self, listener):
         self.listener = listener
-        self.texts, self.heard, self.closed = 0, b"", False
+        self.texts, self.heard, self.closed, self.patience = 0, b"", False, []
 
     def say(self, text):
         self.texts += 1
@@ -79,6 +79,9 @@ class FakeChannel:
 
     def send_audio(self, audio):
         self.heard += audio
+
+    def set_patience(self, patience):
+        self.patience.append(patience)
 
     def cancel_speech(self):
         pass
@@ -351,6 +354,13 @@ async def test_answer_that_is_never_cut_off_is_completed_first():
     assert talk.llm.texts(1) == ["Count.", "One. Two.", "And when do you close? On Mondays."]
     done = talk.events.index(AgentAudioDone())
     assert isinstance(talk.events[done + 1], UserSaid)
+
+
+async def test_recogniser_waits_as_long_as_it_should():
+    talk = await connected(FakeLlm(), agent=replace(MAYA, patience="long"))
+    talk.session.expect_dictation(True)
+    talk.session.expect_dictation(False)
+    assert talk.channel.patience == ["long", "dictation", "long"]
 
 
 async def test_agent_that_is_silent_can_be_spoken_to():

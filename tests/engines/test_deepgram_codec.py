@@ -4,7 +4,7 @@ from typing import Any, cast, get_args
 
 import pytest
 from deepgram.agent.v1.socket_client import V1SocketClientResponse
-from deepgram.agent.v1.types import AgentV1Settings
+from deepgram.agent.v1.types import AgentV1Settings, AgentV1UpdateListen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -308,3 +308,25 @@ def test_patience_is_set_where_deepgram_can(listen: Any, patience: Any, expected
     provider = json.loads(DeepgramCodec().settings(settings))["agent"]["listen"]["provider"]
     assert {key: value for key, value in provider.items() if "eot" in key} == expected
     check_listen({"provider": provider})
+
+
+def test_dictation_is_waited_for_and_then_no_longer() -> None:
+    listen = {"model": "flux-general-multi", "language_hints": ["de"], "eot_threshold": 0.6}
+    codec = DeepgramCodec()
+    assert codec.expect_dictation(True) is None
+    codec.settings(AgentSettings(Agent("maya", "", listen=listen), "", keyterms=("Anna",)))
+    found = []
+    for expected in (True, False):
+        update = json.loads(codec.expect_dictation(expected) or b"")
+        check_listen(update["listen"])
+        assert AgentV1UpdateListen.model_validate(update).dict() == update
+        provider = update["listen"]["provider"]
+        assert (provider["language_hints"], provider["keyterms"]) == (["de"], ["Anna"])
+        found.append((provider["eot_threshold"], provider["eot_timeout_ms"]))
+    assert found == [(0.9, 5000), (0.6, 5000)]
+
+
+def test_nova_can_not_be_set_to_wait() -> None:
+    codec = DeepgramCodec()
+    codec.settings(AgentSettings(Agent("maya", "", listen="nova-3"), ""))
+    assert codec.expect_dictation(True) is None

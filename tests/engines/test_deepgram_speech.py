@@ -4,7 +4,9 @@ import json
 from urllib.parse import parse_qsl
 
 import pytest
+from deepgram.listen.v2.types import ListenV2Configure
 
+from gateway.engines.deepgram_codec import FLUX_PATIENCE
 from gateway.engines.deepgram_speech import (
     FLUSH_WINDOW,
     MAX_FLUSHES,
@@ -136,6 +138,16 @@ def test_flux_decides_about_turns():
 def test_flux_may_fail():
     assert events(FluxCodec(), b'{"type":"Error","code":"NET-0001"}') == [ServiceFailed("NET-0001")]
     assert events(FluxCodec(), b'{"type":"Connected"}', turn("TurnResumed")) == []
+
+
+@pytest.mark.parametrize("patience", ["short", "normal", "long", "dictation"])
+def test_flux_waits_as_long_as_it_should(patience):
+    [frame] = FluxCodec().patience(patience)
+    threshold, timeout = FLUX_PATIENCE[patience]
+    message = json.loads(frame)
+    assert message["thresholds"] == {"eot_threshold": threshold, "eot_timeout_ms": timeout}
+    assert ListenV2Configure.model_validate(message).thresholds is not None
+    assert NovaCodec(takes_keyterms=True).patience(patience) == []
 
 
 # Aura

@@ -104,3 +104,11 @@ def test_forced_end_commits(codec):
     receive(codec, STARTED)
     assert codec.end_turn() == b'{"type":"input_audio_buffer.commit"}'
     assert receive(codec, committed("a"), completed("a", "One")) == [TurnRecognised("One")]
+
+
+def test_patience_is_the_silence_that_ends_a_turn(codec):
+    codec.opening(["Rohloff"])
+    [update] = map(json.loads, codec.patience("dictation"))
+    sound = update["session"]["audio"]["input"]
+    assert sound["turn_detection"]["silence_duration_ms"] == 1500
+    assert sound["transcription"]["keywords"] == ["Rohloff"]

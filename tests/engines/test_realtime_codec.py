@@ -185,6 +185,35 @@ def test_agent_that_is_not_interrupted_at_once_answers_when_asked() -> None:
     assert talk.kinds == ["response.create"]
 
 
+@pytest.mark.parametrize(
+    ("dialect", "option", "patience", "pauses", "dictation"),
+    [
+        (OPENAI, "semantic", "short", {"eagerness": "high"}, {"eagerness": "low"}),
+        (OPENAI, "semantic", "long", {"eagerness": "low"}, {"eagerness": "low"}),
+        (OPENAI, "server", "long", {"silence_duration_ms": 1000}, {"silence_duration_ms": 1500}),
+        (OPENAI, {"type": "semantic_vad", "eagerness": "high"}, "long", {"eagerness": "high"}, {"eagerness": "low"}),
+        (XAI, "server", "short", {"silence_duration_ms": 300}, {"silence_duration_ms": 1500}),
+    ],
+)
+def test_patience_sets_the_pauses(dialect: Any, option: Any, patience: Any, pauses: Any, dictation: Any) -> None:
+    options = {dialect.name: {"turn_detection": option}}
+    talk = Talk(dialect, replace(NEW_CALL, agent=replace(MAYA, patience=patience, **options)), applied=False)
+    first = talk.flush()[0]
+
+    def detection(update: dict[str, Any]) -> dict[str, Any]:
+        (check_xai if dialect is XAI else check_openai)(update)
+        session = update["session"]
+        found: dict[str, Any] = session.get("turn_detection") or session["audio"]["input"]["turn_detection"]
+        return found
+
+    assert pauses.items() <= detection(first).items()
+    for expected, values in ((True, dictation), (False, pauses)):
+        talk.codec.expect_dictation(expected)
+        update = talk.flush()[-1]
+        assert values.items() <= detection(update).items()
+        assert detection(update).keys() == detection(first).keys()
+
+
 def test_xai_has_its_own_places() -> None:
     agent = replace(MAYA, speak={"model": "cedar"}, listen={"keyterms": ["Rohloff"]})
     update = Talk(XAI, replace(NEW_CALL, agent=agent), applied=False).flush()[0]

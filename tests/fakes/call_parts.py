@@ -151,6 +151,7 @@ class FakeEngineSession:
         self.added: list[str] = []
         self.answers: list[tuple[str, str]] = []
         self.ended_turns = 0
+        self.dictations: list[bool] = []
         self.truncated: list[int] = []
         self._events = events
 
@@ -180,6 +181,9 @@ class FakeEngineSession:
 
     def truncate(self, unheard_ms: int) -> None:
         self.truncated.append(unheard_ms)
+
+    def expect_dictation(self, expected: bool) -> None:
+        self.dictations.append(expected)
 
     def end_user_turn(self) -> None:
         self.ended_turns += 1

@@ -1,6 +1,8 @@
 import pytest
 
 from gateway.speech.endpointing import (
+    ASKED,
+    ASKED_DICTATING,
     CLAUSE,
     COMPLETE,
     DICTATING,
@@ -112,3 +114,29 @@ def test_caller_who_waits_is_answered_as_soon():
 )
 def test_ending_of_the_text_decides_the_silence(text, seconds):
     assert silence_after(text) == seconds
+
+
+@pytest.mark.parametrize(("patience", "factor"), [("short", 0.8), ("normal", 1.0), ("long", 1.8)])
+def test_patience_changes_every_pause(patience, factor):
+    turn = TurnDetector()
+    turn.patience = patience
+    for text, silence in (("It is ready.", COMPLETE), ("I need a", INCOMPLETE), ("four seven", DICTATING)):
+        assert turn.required_silence(text) == pytest.approx(silence * factor)
+
+
+@pytest.mark.parametrize(
+    ("text", "silence"),
+    [
+        ("two zero two", ASKED_DICTATING),
+        ("It's K R O", ASKED_DICTATING),
+        ("anna dot", ASKED_DICTATING),
+        ("anna dot miller", ASKED),
+        ("I don't have any.", ASKED),
+        ("two zero two five five five zero one four three", DICTATING),
+        ("202-555-0143", DICTATING),
+    ],
+)
+def test_dictation_that_was_asked_for_is_not_cut_in_the_middle(text, silence):
+    turn = TurnDetector()
+    turn.patience = "dictation"
+    assert turn.required_silence(text) == silence

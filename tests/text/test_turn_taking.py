@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.text.turn_taking import is_asking, is_backchannel, lost_connection_text, silence_texts
+from gateway.text.turn_taking import asks_for_dictation, is_asking, is_backchannel, lost_connection_text, silence_texts
 
 
 @pytest.mark.parametrize("language", ["en", "de", "es", "fr"])
@@ -85,3 +85,41 @@ def test_words_that_want_an_answer_are_no_backchannels(language, text):
 )
 def test_question_is_where_the_caller_is(heard, rest, asking):
     assert is_asking(heard, rest) is asking
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "Sure. What is the best phone number to reach you?"),
+        ("en", "Could you spell your last name for me?"),
+        ("en", "Please read me the sixteen digits on the card."),
+        ("en", "And your e-mail address?"),
+        ("en", "Thanks. I'll need your booking reference number. Take your time."),
+        ("de", "Wie lautet Ihre Kundennummer?"),
+        ("de", "Buchstabieren Sie bitte Ihren Nachnamen."),
+        ("es", "¿Me da su número de teléfono?"),
+        ("es", "Dígame su correo electrónico, por favor."),
+        ("fr", "Pouvez-vous épeler votre nom ?"),
+        ("fr", "Quel est votre code postal ?"),
+        ("it", "What is your order number?"),
+    ],
+)
+def test_agent_asks_for_something_that_is_dictated(language, text):
+    assert asks_for_dictation(text, language)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "Your order number is 4711."),
+        ("en", "What day suits you?"),
+        ("en", "I have sent you an e-mail. Anything else?"),
+        ("en", "Is that number still right?"),
+        ("en", ""),
+        ("de", "Ihre Kundennummer habe ich notiert. Sonst noch etwas?"),
+        ("es", "Su número es el siete. ¿Algo más?"),
+        ("fr", "Votre numéro est le sept. Autre chose ?"),
+    ],
+)
+def test_agent_asks_for_nothing_that_is_dictated(language, text):
+    assert not asks_for_dictation(text, language)
