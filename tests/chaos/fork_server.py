@@ -8,6 +8,8 @@ folder, with the file for stderr), which it answers with the pid, or for the exi
 import asyncio
 import atexit
 import functools
+import gc
+import importlib
 import json
 import os
 import signal
@@ -19,6 +21,15 @@ import traceback
 from pathlib import Path
 
 LARGEST_REQUEST = 65_536
+LOADED_SOON = (
+    "gateway.cli.serve",
+    "gateway.cluster.redis_store",
+    "httpcore",
+    "standardwebhooks",
+    "uvicorn.protocols.http.h11_impl",
+    "uvloop",
+)
+"""What a gateway imports when it starts and soon after."""
 START = "import os, sys; os.chdir(sys.argv[1]); from gateway.cli.main import main; sys.exit(main(['serve']))"
 
 
@@ -96,10 +107,12 @@ def start_alone(environ: dict[str, str], folder: Path, stderr: int) -> int:
 
 
 def _serve(requests: socket.socket) -> None:
-    # What a gateway imports when it starts, and not only the command line, which imports a command once it runs.
-    import gateway.cli.serve
-    import gateway.cluster.redis_store  # noqa: F401
+    for name in LOADED_SOON:
+        importlib.import_module(name)
+    from gateway.finalization.summary.summarizer import load_rules
 
+    load_rules()
+    gc.freeze()  # a collection in a gateway would copy all of the memory that it shares
     running: set[int] = set()
     while True:
         text, files, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 1)
