@@ -8,6 +8,7 @@ Marks show what the caller has heard.
 
 import asyncio
 import contextlib
+import difflib
 import enum
 import itertools
 import math
@@ -27,6 +28,8 @@ from gateway.calls.turn_latency import TurnLatencyTracker
 from gateway.engines.interface import WordEnd
 from gateway.telephony.media_stream import MediaStream
 
+SAME_REPLY: Final = 0.8
+"""Of two texts that differ by a word or two."""
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
 
 
@@ -270,7 +273,7 @@ class SpeechOutput:
         self.expect_goodbye()
         self._gate = _OPEN
         self._override.begin()
-        self._override.expect(text)
+        self._override.expect(text, may_differ=True)
 
     async def played(self, *, start: float, longest: float) -> bool:
         """Wait until the answer was played. Returns whether it was: begun within `start`, over within `longest`."""
@@ -328,6 +331,7 @@ class ReplyOverride:
     def __init__(self) -> None:
         self.active = False
         self._text = ""
+        self._may_differ = False
         self._audio = bytearray()
         self._audio_first: bool | None = None
 
@@ -338,9 +342,13 @@ class ReplyOverride:
         self._audio.clear()
         self._audio_first = None
 
-    def expect(self, text: str) -> None:
-        """The engine is about to say this reply: audio until now is not of it."""
-        self._text = _words(text)
+    def expect(self, text: str, *, may_differ: bool = False) -> None:
+        """
+        The engine is about to say this reply: audio until now is not of it.
+
+        `may_differ`: by a few words. An engine whose model speaks may not keep to them.
+        """
+        self._text, self._may_differ = _words(text), may_differ
         self._audio.clear()
 
     def end(self) -> None:
@@ -362,10 +370,16 @@ class ReplyOverride:
             self._audio_first = False
         audio = bytes(self._audio) if self._audio_first else b""
         self._audio.clear()
-        if not self._text or not self._text.startswith(_words(text)):
+        if not self._is_ours(_words(text)):
             return None
         self.active = False
         return audio
+
+    def _is_ours(self, said: str) -> bool:
+        if not self._text or self._text.startswith(said):
+            return bool(self._text)
+        likeness = difflib.SequenceMatcher(None, self._text[: len(said)], said, autojunk=False)
+        return self._may_differ and likeness.ratio() > SAME_REPLY
 
 
 class CannedReplies:

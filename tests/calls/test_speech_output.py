@@ -353,3 +353,44 @@ async def test_same_words_in_another_turn_need_a_new_reply():
     await asyncio.sleep(0)
     replies.turn_is_final("Yes.", overridden=False)
     assert await fetching == ""
+
+
+# Messages for a mailbox
+
+LEFT = "This is Maya of Harbour Street Bicycles. Your bike is ready."
+
+
+@pytest.mark.parametrize(
+    ("said", "is_heard"),
+    [
+        ("This is Maya of Harbour Street Bicycles.", True),
+        ("This is Maya from Harbour Street Bicycles.", True),
+        ("Hello, who is speaking, please?", False),
+        ("I am sorry, I can't do that.", False),
+    ],
+)
+async def test_only_the_message_is_heard(said, is_heard):
+    """An engine whose model speaks may change a word."""
+    line = Line()
+    line.output.mute()
+    line.output.play(b"of an answer to the greeting")
+    line.output.say_only(LEFT)
+    line.output.text(said)
+    line.output.play(AUDIO)
+    assert (AUDIO in line.stream.audio) is is_heard and b"greeting" not in line.stream.audio
+
+
+@pytest.mark.virtual_time
+async def test_message_counts_as_played_when_the_carrier_says_so():
+    line = Line()
+    line.output.say_only(LEFT)
+    waiting = asyncio.create_task(line.output.played(start=20.0, longest=60.0))
+    line.output.text(LEFT)
+    line.output.play(AUDIO)
+    line.output.audio_done()
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    line.carrier_plays_all()
+    assert await waiting
+    line.output.say_only(LEFT)
+    assert not await line.output.played(start=20.0, longest=60.0)
