@@ -564,7 +564,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield maintenance.archive_old_calls(ArchivedCalls(store), config.retention)
     yield maintenance.finish_erasures(services.eraser)
     yield maintenance.trim_audit_log(AuditLog(store, config.admin_token), config.settings.audit_retention_days)
-    yield maintenance.preload(config.writer)
+    yield maintenance.preload(config.writer, config.agents)
     yield maintenance.collect_garbage(lambda: manager.live_calls == 0)
     yield metrics.sample_often()
 

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from gateway.agents import Agent
 from gateway.calls.recording_files import delete_old
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
@@ -20,6 +21,7 @@ from gateway.history.erasure import DataLocations, Eraser
 from gateway.memory.facts import FactStore
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
+from gateway.text.voice_commands import VoiceCommands
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -51,8 +53,13 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         _log.error("background job failed", exc_info=error, extra={"job": task.get_name()})
 
 
-async def preload(writer: Summarizer) -> None:
-    """Import the summary provider's library, which takes seconds, after the start and before the first call ends."""
+async def preload(writer: Summarizer, agents: Iterable[Agent]) -> None:
+    """
+    Compile what agents listen for, so that the first call need not. Later import the summary provider's library, which
+    takes seconds, before the first call ends.
+    """
+    for agent in agents:
+        await asyncio.to_thread(VoiceCommands, agent.language, name=agent.name)
     await asyncio.sleep(AFTER_START)
     await writer.prepare()
 

@@ -153,8 +153,8 @@ class Transcript:
         else:
             if not is_late:
                 self._end_answer()
-            place = next((number for number, one in enumerate(self.turns) if is_late and one.at > at), len(self.turns))
-            self.turns.insert(place, said)
+            later = (number for number, one in enumerate(self.turns) if one.at > at) if is_late else ()
+            self.turns.insert(next(iter(later), len(self.turns)), said)
         self._records.events.caller_said(text, at, is_late=is_late)
         return said
 
@@ -277,8 +277,8 @@ class Transcript:
     def answer_before(self, turn: str) -> str:
         """The agent's last words before this turn of the caller, or so far."""
         ended_at = self._ended_at.get(turn)
-        earlier = [one for one in self.so_far if ended_at is None or one.at <= ended_at]
-        return next((one.text for one in reversed(earlier) if one.speaker is Speaker.AGENT), "")
+        agent = (one for one in reversed(self.so_far) if one.speaker is Speaker.AGENT)
+        return next((one.text for one in agent if ended_at is None or one.at <= ended_at), "")
 
     @property
     def history(self) -> list[HistoryMessage | HistoryToolCall]:

@@ -61,7 +61,7 @@ class TwilioCodec(CarrierCodec):
             parameters=parameters,
             problem="" if encoding == "audio/x-mulaw" else f"streams {encoding!r}, expected 'audio/x-mulaw'",
         )
-        self._stream_id = orjson.dumps(stream_id)
+        self._stream_id = b"%b" % orjson.dumps(stream_id)  # a copy: orjson's own result occupies 4 KB
         self._media_prefix = b'{"event":"media","streamSid":%b,"media":{"payload":"' % self._stream_id
         return started
 

@@ -41,6 +41,8 @@ from gateway.websocket.interface import (
 
 _TEXT: Final = WSMsgType.TEXT  # module constants: enum member lookup per frame costs more than the comparison
 _BINARY: Final = WSMsgType.BINARY
+_READ_BUFFER_BYTES: Final = 2048
+"""Of each connection, at first: several frames of audio. picows enlarges it when needed."""
 _log = logging.getLogger("picows")
 
 
@@ -214,6 +216,7 @@ async def connect(
                 auto_ping_reply_timeout=PING_SECONDS,
                 enable_auto_pong=False,  # the socket answers pings itself
                 logger_name=_log,
+                read_buffer_init_size=_READ_BUFFER_BYTES,
             )
     except WSHandshakeError as error:
         raise handshake_refused(error.response.status if error.response is not None else 0) from None
@@ -303,7 +306,7 @@ def server_protocol(
         False,  # no automatic pongs: strangers get none
         max_bytes,
         None,
-        2048,
+        _READ_BUFFER_BYTES,
     )
     protocol.socket, protocol.reads = socket, shared.reads
     return protocol
