@@ -131,6 +131,28 @@ async def test_barge_in(engine_name: str, carrier_name: str, tmp_path: Path) -> 
             assert ("assistant", f"{cut['audio_end_ms']} ms") in conversation.believed
 
 
+async def test_conversation_goes_on_with_another_engine(tmp_path: Path) -> None:
+    """From one protocol to the other, with the conversation so far, and once with words that came late."""
+    async with FakeDeepgram() as second:
+        first = make_engine("openai", transcription="after")
+        engines = {"VOICE_ENGINE": "openai,deepgram", **second.settings()}
+        async with staged(tmp_path, make_carrier("twilio"), engine=first, **engines) as stage:
+            call, conversation = await greeted(stage)
+            await conversation.user_says("Is my bike ready?")
+            await stage.answer(call, conversation, "It will be on Friday.")
+            await conversation.late_text()
+            await conversation.fail("insufficient_quota")
+            again = await second.next_conversation()
+            settings = await again.configured()
+            history = [turn["content"] for turn in settings["agent"]["context"]["messages"]]
+            assert history == [GREETING, "Is my bike ready?", "It will be on Friday."]
+            await call.until(lambda: bytes(call.heard).endswith(speech(SORRY)))
+            await stage.played(call, again)
+            await again.user_says("Thanks.")
+            await call.hang_up()
+            assert (await stage.archive()).endswith(f"AGENT: It will be on Friday. {SORRY}\nCALLER: Thanks.\n")
+
+
 # What only the Realtime protocol has
 
 

@@ -256,8 +256,9 @@ class RealtimeSession(LinkEvents):
         return socket.buffered_bytes if socket is not None else 0
 
     def send_audio(self, audio: bytes) -> None:
-        self.send_silence(audio)
-        self._recorder.audio_to_engine(audio)
+        if self._link is not None and (socket := self._link.socket) is not None:
+            socket.send_text(append_audio(audio))
+            self._recorder.audio_to_engine(audio)
 
     def send_silence(self, audio: bytes) -> None:
         if self._link is not None and (socket := self._link.socket) is not None:

@@ -36,6 +36,7 @@ PCMU: Final = "audio/pcmu"
 _BYTES_PER_MS: Final = 8
 _SHORTEST_CUT_MS: Final = 20
 """An answer of which less is missing was heard. Cutting it would delete its text at the server."""
+_PACKED: Final = "The conversation so far. Go on with it, in speech:"
 _CANCELLED: Final = '{"error":"cancelled"}'
 _PATIENCE: Final[dict[Patience, tuple[str, int]]] = {
     "short": ("high", 300),
@@ -154,6 +155,7 @@ class _Response:
     """Cancelled: the rest of it is dropped."""
 
 
+_AUDIO: Final = "response.output_audio.delta"
 _APPEND: Final = b'{"type":"input_audio_buffer.append","audio":"'
 _SILENCE: Final = _APPEND + b2a_base64(SILENCE_FRAME, newline=False) + b'"}'
 
@@ -201,6 +203,7 @@ class RealtimeCodec:
         """Turns of the caller that have no final text yet, and what is known of it."""
         self._takes_repeats = dialect.repeats_transcripts
         self._answered_turns = 0
+        self._history_ids: list[str] = []
         self._notes: list[str] = []
         """Ids of system messages that add to the instructions."""
         self._ids = 0
@@ -345,10 +348,9 @@ class RealtimeCodec:
             message = orjson.loads(frame)
         except orjson.JSONDecodeError:
             raise RemoteProtocolError(self._name, "sent text that is not JSON") from None
-        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        if not isinstance(message, dict) or not isinstance(kind := message.get("type"), str):
             raise RemoteProtocolError(self._name, "sent a message without a type")
-        kind = _BETA_NAMES.get(message["type"], str(message["type"]))
-        if kind == "response.output_audio.delta":
+        if kind == _AUDIO or (kind := _BETA_NAMES.get(kind, kind)) == _AUDIO:
             return self._audio(message)
         match kind.partition(".")[0]:
             case "response":
@@ -365,14 +367,16 @@ class RealtimeCodec:
             return []
         response, item_id = self._response, message.get("item_id")
         try:
-            audio = a2b_base64(message.get("delta") or "")
-        except (Base64Error, ValueError, TypeError):
+            audio = a2b_base64(message["delta"])
+        except (Base64Error, ValueError, TypeError, KeyError):
             raise RemoteProtocolError(self._name, "sent audio that is not base64") from None
         if self._answer_is_over:
             self._items, self._answer_is_over = [], False
-        if not self._items or self._items[-1].id != item_id:
-            self._items.append(_Item(str(item_id), response.id))
-        self._items[-1].size += len(audio)
+        item = self._items[-1] if self._items else None
+        if item is None or item.id != item_id:
+            item = _Item(str(item_id), response.id)
+            self._items.append(item)
+        item.size += len(audio)
         if response.has_audio and not self._ready_texts:
             return [audio]
         response.has_audio = True
@@ -398,6 +402,9 @@ class RealtimeCodec:
                 return self._said(is_last=True)
             case "response.output_text.delta" if self._has_own_words(message) and not self._response.has_text:
                 self._response.has_text = True
+                if self._history_ids:
+                    self._history_ids.append(_text(message, "item_id"))
+                    self._pack_history()
                 return [engine.EngineWarned("ANSWERED_IN_TEXT")]
             case "response.output_item.done":
                 self._add_function(_table(message, "item"))
@@ -405,10 +412,9 @@ class RealtimeCodec:
 
     def _is_audible(self, message: Mapping[str, Any]) -> bool:
         """Whether this belongs to a response that the caller may hear. Some servers do not announce responses."""
-        response_id = _text(message, "response_id")
-        if response_id == self._response.id and response_id:
+        if (response_id := message.get("response_id")) == self._response.id and response_id:
             return not self._response.is_muted
-        if response_id in self._past or not response_id:
+        if not isinstance(response_id, str) or not response_id or response_id in self._past:
             return False
         self._begin(response_id, is_ours=True)
         return not self._response.is_muted
@@ -611,17 +617,31 @@ class RealtimeCodec:
     def _open_conversation(self) -> None:
         """The conversation so far, or the greeting."""
         for number, item in enumerate(self._settings.history, 1):
+            item_id = f"earlier_{number}"
+            self._history_ids.append(item_id)
             if isinstance(item, engine.HistoryMessage):
                 kind = "input_text" if item.role == "user" else "output_text"
-                self._create_item("message", role=item.role, content=_text_part(kind, item.text))
+                self._create_item("message", id=item_id, role=item.role, content=_text_part(kind, item.text))
             else:
-                call, call_id = item.call, f"earlier_{number}"
-                self._create_item("function_call", call_id=call_id, name=call.name, arguments=call.arguments or "{}")
-                self._create_item("function_call_output", call_id=call_id, output=item.answer)
+                call = {"call_id": item_id, "name": item.call.name, "arguments": item.call.arguments or "{}"}
+                self._history_ids.append(f"{item_id}_result")
+                self._create_item("function_call", id=item_id, **call)
+                self._create_item("function_call_output", id=f"{item_id}_result", call_id=item_id, output=item.answer)
         last = self._settings.history[-1:]
         self._owes_answer = any(isinstance(item, engine.HistoryMessage) and item.role == "user" for item in last)
         if self._settings.greeting:
             self._to_say.append(self._settings.greeting)
+
+    def _pack_history(self) -> None:
+        """Some models answer texts of the assistant in text. As one message of the user they do not."""
+        self._cancel()
+        for item_id in self._history_ids:
+            self._put("conversation.item.delete", item_id=item_id)
+        self._history_ids = []
+        messages = [item for item in self._settings.history if isinstance(item, engine.HistoryMessage)]
+        lines = [_PACKED, *(f"{message.role}: {message.text}" for message in messages)]
+        self._create_item("message", role="user", content=_text_part("input_text", "\n".join(lines)))
+        self._owes_answer = True
 
     def _error(self, error: Mapping[str, Any]) -> Iterable[EngineEvent]:
         code, kind, text = (str(error.get(name) or "") for name in ("code", "type", "message"))

@@ -279,6 +279,22 @@ def test_unanswered_caller_is_answered_after_a_reconnect() -> None:
     assert "response" not in talk.sent[-1] and talk.sent[-1]["type"] == "response.create"
 
 
+def test_model_that_answers_in_text_gets_the_history_as_one_message() -> None:
+    talk = Talk(settings=RESUMED_CALL)
+    talk.stops()
+    talk.created()
+    text = {"response_id": "r1", "item_id": "a1", "delta": "On"}
+    assert talk.gets("response.output_text.delta", **text) == [EngineWarned("ANSWERED_IN_TEXT")]
+    assert talk.gets("response.output_text.delta", **text) == []
+    assert talk.kinds == ["response.cancel", *["conversation.item.delete"] * 5, "conversation.item.create"]
+    packed = talk.sent[-1]["item"]["content"][0]["text"]
+    assert packed.endswith("\nuser: Is my bike ready?\nassistant: It will be on Friday.")
+    talk.done(status="cancelled")
+    assert talk.kinds[-1] == "response.create"
+    for message in talk.sent:
+        check_openai(message)
+
+
 # Turns
 
 
