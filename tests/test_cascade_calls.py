@@ -57,9 +57,9 @@ def _marks(call):
 
 
 @contextlib.asynccontextmanager
-async def house(folder, *parts):
+async def house(folder, *parts, carrier="twilio"):
     """`parts`: recogniser and voice of each engine, in order of preference."""
-    async with FakeSpeech() as speech, FakeLlm() as llm, make_carrier("twilio", hold_playback=True) as carrier:
+    async with FakeSpeech() as speech, FakeLlm() as llm, make_carrier(carrier, hold_playback=True) as carrier:
         think = f'{{ url = "{llm.url}/v1", model = "test", api_key = "test-key" }}'
         engines = [f'{{ listen = "{listen}", think = {think}, speak = "{speak}" }}' for listen, speak in parts]
         (folder / "prompts").mkdir()
@@ -107,9 +107,9 @@ async def test_services_of_different_vendors_make_a_call(tmp_path, listen):
 
 
 @pytest.mark.parametrize("listen", ["deepgram/flux-general-en", "deepgram/nova-3"])
-async def test_heard_text_is_exact_after_a_barge_in(tmp_path, listen):
+async def test_heard_text_is_exact_after_a_barge_in(tmp_path, listen, carrier_name):
     """The voice reports its words: the stored turn and the model's history end with the last word that was played."""
-    async with house(tmp_path, (listen, PARTS[listen])) as scene:
+    async with house(tmp_path, (listen, PARTS[listen]), carrier=carrier_name) as scene:
         scene.llm.answers("You can come on Monday or Tuesday after lunch.")
         call = await scene.dial()
         await scene.played(call, speech(GREETING))

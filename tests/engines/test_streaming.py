@@ -290,7 +290,7 @@ async def test_unfinished_texts_go_to_the_next_socket(service):
 
 async def test_silent_voice_is_replaced(service):
     """A socket that takes a text and sends nothing is not waited for."""
-    stream, listener = await voice(service, answer=0.05)
+    stream, listener = await voice(service, answer=0.2, reconnect_pauses=(0.0,) * 1000)
     service.speaks.clear()
     stream.say("Hello.")
     await service.voice(1)

@@ -12,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+from gateway.engines.streaming import StreamTimeouts
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests.fakes import deepgram_speech
 from tests.fakes.speech_services import KEY, FakeRecogniser, FakeSpeech, FakeVoice
 
-RECONNECTS = 4
+RECONNECTS = len(StreamTimeouts().reconnect_pauses)
 """Handshakes after which the gateway gives up a socket."""
 
 
