@@ -220,6 +220,7 @@ class Transcript:
 
     def go_off_record(self, off: bool) -> None:
         """From the next turn on nothing is kept, or everything is again."""
+        self._cut_unplayed()  # later it could not be logged
         self._close_answer()
         self._session.off_record = off
         self._records.set_off_record(off)

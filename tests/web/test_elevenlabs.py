@@ -48,12 +48,12 @@ async def stage(tmp_path: Path, elevenlabs: FakeElevenLabs) -> AsyncIterator[Sta
 
 @contextlib.asynccontextmanager
 async def _gateway(
-    folder: Path, elevenlabs: FakeElevenLabs, agents: str = AGENTS, **environ: str
+    folder: Path, elevenlabs: FakeElevenLabs, agents: str = AGENTS, *, hurries: bool = False, **environ: str
 ) -> AsyncIterator[Stage]:
     (folder / "p.md").write_text("You answer the phone.\n{{memory}}")
     (folder / "gateway.toml").write_text(agents)
     given = {"ALLOWED_CALLERS": f"{CALLER},*", **elevenlabs.settings(), **environ}
-    async with staged(folder, make_carrier("twilio"), **given) as made:
+    async with staged(folder, make_carrier("twilio"), hurries=hurries, **given) as made:
         elevenlabs.gateway_url = made.url
         yield made
 
@@ -157,7 +157,7 @@ async def test_initiation_does_not_wait_for_a_store(tmp_path: Path, elevenlabs: 
     """A remote store that never answers costs its own notes, not the call."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        async with _gateway(tmp_path, elevenlabs, REMEM_API_URL=url, REMEM_API_KEY="k"):
+        async with _gateway(tmp_path, elevenlabs, hurries=True, REMEM_API_URL=url, REMEM_API_KEY="k"):
             began = time.monotonic()
             await elevenlabs.rings(CALLER)
             assert time.monotonic() - began < 5.0  # 0.15 s on a quiet machine; the store would take 20

@@ -99,6 +99,7 @@ async def _scene(folder: Path, patience: float = 20.0) -> AsyncIterator[Scene]:
     (folder / "functions.py").write_text(FUNCTIONS)
     async with FakeElevenLabs().running() as elevenlabs, FakeLlm() as llm:
         (folder / "gateway.toml").write_text(AGENTS.format(agent=AGENT_ID, url=llm.url, patience=patience))
+        # Else the simulated model would write the summary, and know nothing of the call.
         given = {"ALLOWED_CALLERS": f"{CALLER},*", "SUMMARY_PROVIDER": "extractive", **elevenlabs.settings()}
         async with staged(folder, make_carrier("twilio"), **given) as stage:
             elevenlabs.gateway_url = stage.url
