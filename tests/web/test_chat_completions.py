@@ -53,7 +53,7 @@ class Proxy:
             else OpenAiUpstream(dialect, f"{self.llm.url}/v1", "grok-4.3", key, options={})
         )
         self._upstreams.append(upstream)
-        brain = AgentLlm((upstream,), 10.0, "One moment.", "Sorry, say it again?", "en")
+        brain = AgentLlm((upstream,), 60.0, "One moment.", "Sorry, say it again?", "en")
         return self.endpoint_tokens.open(Responder("maya", "", brain, memory=memory))
 
     def exchange(self, bearer, body=BODY):
