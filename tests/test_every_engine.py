@@ -13,16 +13,18 @@ from tests.fakes.cascade import FakeCascade
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.deepgram_speech import sentences, speech
 from tests.fakes.openai_realtime import FakeRealtime
-from tests.stage import GREETING_SOUND, SOUND, Stage, make_carrier, staged, until
+from tests.stage import GREETING_SOUND, SOUND, Stage, make_carrier, staged, until, until_it
 
 GREETING = "Hello, this is Maya. How can I help you?"
 SORRY = "Sorry, I lost you for a second."
 
 
-def make_engine(name: str, folder: Path, **behaviour: Any) -> Any:
+def make_engine(name: str, folder: Path, agent: str = "", **behaviour: Any) -> Any:
+    """`agent`: lines of gateway.toml for it."""
+    (folder / "gateway.toml").write_text(f"[agents.maya]\n{agent}\n")
     match name:
         case "cascade":
-            return FakeCascade(folder)
+            return FakeCascade(folder, agent)
         case "deepgram":
             return FakeDeepgram(**behaviour)
         case "openai":
@@ -134,7 +136,7 @@ async def test_barge_in(engine_name: str, carrier_name: str, tmp_path: Path) -> 
 async def test_conversation_goes_on_with_another_engine(tmp_path: Path) -> None:
     """From one protocol to the other, with the conversation so far, and once with words that came late."""
     async with FakeDeepgram() as second:
-        first = make_engine("openai", transcription="after")
+        first = make_engine("openai", tmp_path, transcription="after")
         engines = {"VOICE_ENGINE": "openai,deepgram", **second.settings()}
         async with staged(tmp_path, make_carrier("twilio"), engine=first, **engines) as stage:
             call, conversation = await greeted(stage)
@@ -151,6 +153,52 @@ async def test_conversation_goes_on_with_another_engine(tmp_path: Path) -> None:
             await again.user_says("Thanks.")
             await call.hang_up()
             assert (await stage.archive()).endswith(f"AGENT: It will be on Friday. {SORRY}\nCALLER: Thanks.\n")
+
+
+async def test_silent_caller(engine_name: str, carrier_name: str, tmp_path: Path) -> None:
+    """They are asked, then hear a goodbye, and the reason is stored."""
+    agent = 'silence = { ask_after = 0.3, ask = "Hello? Anyone?", hang_up_after = 0.8 }'
+    engine = make_engine(engine_name, tmp_path, agent)
+    async with staged(tmp_path, make_carrier(carrier_name), engine=engine) as stage:
+        call, conversation = await stage.dial()
+        await call.over()
+        assert call.ended_by != "caller"
+        assert (await stage.archive()).startswith(f"AGENT: {GREETING} Hello? Anyone? I can't hear anything")
+        assert conversation.problems == []
+
+        async def ended() -> list[str]:
+            sessions = (await stage.http.get("/v1/sessions")).json()
+            return [session["outcome"] for session in sessions if session["outcome"]]
+
+        assert await until_it(ended) == ["caller silent"]
+
+
+async def test_backchannel(engine_name: str, carrier_name: str, tmp_path: Path) -> None:
+    """An agent that waits for words goes on speaking, and does not answer it."""
+    engine = make_engine(engine_name, tmp_path, 'interrupt = "words"')
+    async with staged(tmp_path, make_carrier(carrier_name, hold_playback=True), engine=engine) as stage:
+        call, conversation = await stage.dial()
+        await call.wait_queued(len(GREETING_SOUND))
+        call.play()
+        await stage.played(call, conversation)
+        await conversation.user_says("When can I come?")
+        text = "You can come on Monday or on Tuesday after lunch or on any other day of the week."
+        await conversation.agent_says(text, audio=b"\x11" * 16000, sizes=(3200,))
+        await call.wait_queued(16000)
+        await call.until(lambda: call.sent_frames[-1]["event"] == "mark")
+        marks, clears = len(call.marks_echoed), call.clears
+        call.play(8000)
+        await call.until(lambda: len(call.marks_echoed) >= marks + 2)
+        await conversation.barge_in(late_audio=b"", late_text=None)
+        await conversation.end_turn("Uh-huh, I see.")
+        await call.speak(SOUND)
+        await conversation.hears(2 * len(SOUND))
+        call.play()
+        await stage.played(call, conversation)
+        await call.hang_up()
+        assert call.clears == clears
+        assert b"\x11" * 16000 in bytes(call.heard)
+        assert (await stage.archive()).endswith(f"AGENT: {text}\nCALLER: Uh-huh, I see.\n")
 
 
 # What only the Realtime protocol has

@@ -1,4 +1,4 @@
-"""Whole calls in which it matters who speaks when: silence, interruptions."""
+"""Whole calls with Deepgram in which caller and agent speak at the same time, or the caller dictates."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,9 +9,7 @@ import pytest
 
 from tests.fakes.deepgram import Conversation
 from tests.fakes.deepgram_speech import speech
-from tests.stage import Stage, make_carrier, staged, until_it
-
-SILENCE = 'silence = { ask_after = 0.5, ask = "Hello? Anyone?", hang_up_after = 1.5 }'
+from tests.stage import Stage, make_carrier, staged
 
 
 @asynccontextmanager
@@ -20,22 +18,6 @@ async def stage_with(folder: Path, carrier_name: str, *lines: str, hold_playback
     (folder / "gateway.toml").write_text("\n".join(["[agents.maya]", *lines]))
     async with staged(folder, make_carrier(carrier_name, hold_playback=hold_playback)) as stage:
         yield stage
-
-
-async def test_silent_caller_is_asked_and_hung_up_on(tmp_path: Path, carrier_name: str) -> None:
-    async with stage_with(tmp_path, carrier_name, SILENCE, 'language = "fr"') as stage:
-        call, conversation = await stage.dial()
-        assert (await conversation.message("InjectAgentMessage"))["message"] == "Hello? Anyone?"
-        await call.over()
-        assert call.ended_by != "caller"
-        assert conversation.messages[-1]["message"].startswith("Je n'entends plus rien")
-
-        async def ended() -> list[str]:
-            sessions = (await stage.http.get("/v1/sessions")).json()
-            return [session["outcome"] for session in sessions if session["outcome"]]
-
-        assert await until_it(ended) == ["caller silent"]
-        assert "Hello? Anyone? Je n'entends plus rien" in await stage.archive()
 
 
 STORY = b"\x11" * 8000
@@ -95,3 +77,16 @@ async def test_words_cut_off_the_agent(tmp_path: Path, carrier_name: str) -> Non
         assert call.dropped.startswith(STORY[3200:])
         archive = await stage.archive()
         assert archive.startswith(f"{HEARD}AGENT: It is a long —\nCALLER: Make it short.\nAGENT: They met.")
+
+
+async def test_number_is_not_cut_in_the_middle(tmp_path: Path, carrier_name: str) -> None:
+    async with stage_with(tmp_path, carrier_name, 'greeting = "What is your customer number?"') as stage:
+        call, conversation = await stage.dial()
+        patient = await conversation.message("UpdateListen")
+        await conversation.user_says("four seven one one")
+        await stage.answer(call, conversation, "Thank you, I have found it.")
+        await conversation.until(lambda: len(conversation.received("UpdateListen")) == 2)
+        listens = [patient, conversation.received("UpdateListen")[1]]
+        thresholds = [update["listen"]["provider"]["eot_threshold"] for update in listens]
+        assert thresholds == [0.9, 0.7]
+        assert conversation.problems == []

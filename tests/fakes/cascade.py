@@ -28,7 +28,8 @@ class FakeCascade:
     The agents of a gateway in `folder` use them: gateway.toml is written there.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, agent: str = "") -> None:
+        """`agent`: lines of gateway.toml for it."""
         self.requests: list[dict[str, Any]] = []
         self.answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.sounds: dict[str, bytes] = {}
@@ -37,6 +38,7 @@ class FakeCascade:
         self.origins: dict[str, str] = {}
         """Not used: the model is not reached through the gateway's address."""
         self._folder = folder
+        self._agent = agent
         self._sessions = 0
         self._stack = contextlib.AsyncExitStack()
 
@@ -45,7 +47,7 @@ class FakeCascade:
         app = Starlette(routes=[Route("/v1/chat/completions", self._complete, methods=["POST"])])
         url = await self._stack.enter_async_context(serve_on_loopback(app))
         self._folder.joinpath("gateway.toml").write_text(
-            "[agents.maya.engine]\n"
+            f"[agents.maya]\n{self._agent}\n[agents.maya.engine]\n"
             'listen = "deepgram/flux-general-en"\n'
             f'think = {{ url = "{url}/v1", model = "test" }}\n'
             'speak = "deepgram/aura-2-thalia-en"\n'
