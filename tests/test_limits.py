@@ -130,7 +130,7 @@ async def _ringing_phone_counts(stage: Stage, other: str, caller: str, limit: di
     stage.carrier.callee = "rings"
 
     async def is_placed() -> bool:
-        return (await place(stage, CALLER))[0] == 201
+        return (await place(stage, CALLER))[0] == 202
 
     await until_it(is_placed)  # the node may not know yet that the last call has ended at the other
     stage.carrier.gateway_url = other
@@ -173,12 +173,12 @@ async def test_number_that_is_not_allowed_gets_403(stage: Stage, number: str) ->
 async def test_named_numbers_may_be_dialled(tmp_path: Path, carrier_name: str) -> None:
     async with staged(tmp_path, make_carrier(carrier_name), OUTBOUND_ALLOWED="*,+881") as stage:
         for number in (CALLER, "+442079460123", "+881612345678"):
-            assert await place(stage, number) == (201, "")
+            assert await place(stage, number) == (202, "")
         assert (await place(stage, "+19005550100"))[0] == 403
 
 
 async def test_so_many_calls_an_hour(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    assert [(await place(stage))[0] for _ in range(2)] == [201, 201]
+    assert [(await place(stage))[0] for _ in range(2)] == [202, 202]
     assert (await place(stage, "+19005550100"))[0] == 403  # not counted
     assert await place(stage) == (429, "OUTBOUND_PER_HOUR calls were placed in the last hour")
     assert "outbound call refused" in caplog.messages
@@ -187,7 +187,7 @@ async def test_so_many_calls_an_hour(stage: Stage, caplog: pytest.LogCaptureFixt
 
 async def test_no_outbound_call_beyond_the_limit_of_calls(stage: Stage) -> None:
     stage.carrier.callee = "rings"
-    assert await place(stage, "+12025550198") == (201, "")
+    assert await place(stage, "+12025550198") == (202, "")
     for _ in range(3):
         await stage.dial()
     assert await place(stage, OTHER) == (429, "MAX_CALLS is reached")

@@ -71,8 +71,8 @@ class OutboundEndpoint:
         note.caller, note.session, note.agent = call.to, call.session_id, self.agents.answering(called).name
         await self._check_limits(carrier, number, call)
         call_id = await self._dial(request, carrier, number, call)
-        placed = {"session": call.session_id, "carrier": carrier, "call_id": call_id, "status": "queued"}
-        return JSONResponse(placed, status_code=201)
+        placed = {"id": call.id, "session": call.session_id, "carrier": carrier, "call_id": call_id, "status": "queued"}
+        return JSONResponse(placed, status_code=202)
 
     async def _check_limits(self, carrier: str, number: str, call: OutboundCall) -> None:
         """Raise HTTPException for a number that may not be dialled, or one call too many."""

@@ -186,7 +186,7 @@ async def test_outbound_call_is_as_described(tmp_path: Path) -> None:
         await client.send("POST", "/v1/outbound/call", json={"to": "Anna"})
         await client.send("POST", "/v1/outbound/call", json={"to": CALLER, "colour": "red"})
         await client.send("POST", "/v1/outbound/call", json={"to": CALLER}, headers=WRONG)
-    assert {status for _, status in client.seen} == {201, 400, 401}
+    assert {status for _, status in client.seen} == {202, 400, 401}
 
 
 async def test_completions_refuse_as_described(stage: Stage) -> None:

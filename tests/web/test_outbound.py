@@ -57,7 +57,7 @@ async def place(stage: Stage, **order: Any) -> httpx.Response:
 async def placed(stage: Stage, **order: Any) -> tuple[Any, Any, dict[str, str]]:
     """The call, its conversation, and what was answered."""
     answer = await place(stage, **order)
-    assert answer.status_code == 201, answer.text
+    assert answer.status_code == 202, answer.text
     conversation = await stage.engine.next_conversation()
     await conversation.configured()
     [call] = [call for call in stage.carrier.calls if call.id == answer.json()["call_id"]]
