@@ -89,7 +89,7 @@ class Recall:
         facts of more trusted calls are before all others, and only such calls and topics count.
         """
         facts = await self._all_facts(agent, caller)
-        facts = await asyncio.to_thread(lambda: [fact for fact in facts if sensitive_category(fact.text) is None])
+        facts = await _harmless(facts, lambda fact: sensitive_category(fact.text) is None)
         if len(facts) < 2:
             return facts
         scope = (f"agent:{agent}", f"caller:{caller}")
@@ -116,7 +116,7 @@ class Recall:
         """The topics for the prompt of a call. Raises StoreUnavailable."""
         topics = await self._topics.pinned(agent, caller, _MOST_READ, not_before=self._oldest(agent))
         topics = limited(topics, _MOST_TOPICS, lambda topic: topic.trust)
-        return await asyncio.to_thread(lambda: [topic for topic in topics if _is_harmless(topic)])
+        return await _harmless(topics, _is_harmless)
 
     def _oldest(self, agent: str) -> datetime | None:
         return self._retention.oldest(agent, datetime.now(UTC))
@@ -161,7 +161,7 @@ class Recall:
         oldest = self._retention.oldest_call(datetime.now(UTC))
         current = [call for call in calls if oldest is None or call.started_at >= oldest]
         current.sort(key=lambda call: call.started_at, reverse=True)
-        return await asyncio.to_thread(lambda: [_harmless_call(call) for call in current])
+        return await asyncio.to_thread(lambda: [_harmless_call(call) for call in current]) if current else []
 
     async def search(self, agent: str, caller: str, text: str, limit: int = 5, *, person: str = "") -> list[str]:
         """
@@ -230,6 +230,11 @@ def _harmless_call(call: PastCall) -> PastCall:
         facts=harmless(call.facts),
         context=without_sensitive(call.context),
     )
+
+
+async def _harmless(items: list[T], is_harmless: Callable[[T], bool]) -> list[T]:
+    """Those that may be used. In a thread: long texts take a while. A caller who is new needs none."""
+    return await asyncio.to_thread(lambda: [item for item in items if is_harmless(item)]) if items else []
 
 
 def _is_harmless(topic: PinnedTopic) -> bool:
