@@ -85,10 +85,12 @@ async def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
 
 
 async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = PATIENCE) -> Any:
-    """The same for an asynchronous condition."""
+    """The same for an asynchronous condition, mostly a request: the longer it takes, the less often it asks."""
+    pause = 0.01
     async with asyncio.timeout(timeout):
         while not (value := await condition()):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.25, 0.1)
     return value
 
 
