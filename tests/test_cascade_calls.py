@@ -14,6 +14,7 @@ PARTS = {
     "deepgram/flux-general-en": "elevenlabs/Rachel",
     "deepgram/nova-3": "cartesia/voice-id",
     "openai/gpt-transcribe": "deepgram/aura-2-thalia-en",
+    "deepgram/flux-general-multi": "deepgram/flux-kit-en",
 }
 
 

@@ -1,5 +1,6 @@
 """
-Deepgram's speech sockets, without I/O: the recognisers Nova (/v1/listen) and Flux (/v2/listen), and the voice Aura.
+Deepgram's speech sockets, without I/O: the recognisers Nova (/v1/listen) and Flux (/v2/listen), and the voices Aura
+(/v1/speak) and Flux (/v2/speak).
 
 Nova reports pauses, Flux whole turns. Aura speaks what was flushed, and accepts 20 flushes a minute.
 """
@@ -16,6 +17,7 @@ from gateway.engines.interface import Patience
 from gateway.engines.streaming import (
     RecogniserEvent,
     ServiceFailed,
+    TextWindow,
     TurnBegan,
     TurnRecognised,
     VoiceAudio,
@@ -61,7 +63,7 @@ def listen_path(model: str, language: str, patience: Patience) -> str:
 
 
 def speak_path(voice: str) -> str:
-    return f"/v1/speak?{urlencode({'model': voice, **_AUDIO})}"
+    return f"/{'v2' if is_flux(voice) else 'v1'}/speak?{urlencode({'model': voice, **_AUDIO})}"
 
 
 def is_flux(model: str) -> bool:
@@ -231,6 +233,48 @@ class AuraCodec:
         *before, number = self._flushed[0]
         self._flushed[0] = [number]
         return [*(VoiceDone(earlier) for earlier in before), VoiceAudio(number, audio)]
+
+
+class FluxVoiceCodec:
+    """
+    /v2/speak. Each text is a turn, one at a time: its audio comes before its SpeechMetadata.
+
+    A cancelled text is spoken to its end, and its audio dropped. It is one sentence, and made faster than it is spoken.
+    """
+
+    def __init__(self) -> None:
+        self._texts = TextWindow(1, 1)
+        self._number: int | None = None
+
+    def say(self, number: int, text: str) -> list[bytes]:
+        self._texts.add(number, text)
+        return self.tick()
+
+    def cancel(self, numbers: Sequence[int]) -> list[bytes]:
+        self._texts.cancel()
+        return []
+
+    def tick(self) -> list[bytes]:
+        frames: list[bytes] = []
+        for number, text in self._texts.next():
+            self._number = number
+            frames += [orjson.dumps({"type": "Speak", "text": text}), b'{"type":"Flush"}']
+        return frames
+
+    def receive(self, frame: bytes) -> list[VoiceEvent]:
+        message = parse_message(_NAME, frame)
+        match message.get("type"):
+            case "SpeechMetadata" if (number := self._number) is not None:
+                self._number = None
+                self._texts.done(number)
+                return [VoiceDone(number)]
+            case "Error":
+                return [ServiceFailed(str(message.get("code") or "error"))]
+            case _:
+                return []
+
+    def receive_binary(self, audio: bytes) -> list[VoiceEvent]:
+        return [VoiceAudio(self._number, audio)] if self._number is not None else []
 
 
 def _transcript(message: Mapping[str, Any]) -> str:

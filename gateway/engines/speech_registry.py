@@ -21,7 +21,7 @@ from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector, tls_context
 
 _RECOGNISERS: Final = "local, deepgram/MODEL or openai/MODEL"
-_VOICES: Final = "local, deepgram/aura-2-VOICE, elevenlabs/VOICE or cartesia/VOICE"
+_VOICES: Final = "local, deepgram/VOICE, elevenlabs/VOICE or cartesia/VOICE"
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,10 @@ class SpeechServices:
         match provider:
             case "local" if not rest:
                 return self.local()
-            case "deepgram" if voice.startswith("aura") and not model:
+            case "deepgram" if voice and not model:
                 endpoint = self._deepgram(entry, deepgram_speech.speak_path(voice), "speak")
+                if deepgram_speech.is_flux(voice):
+                    return StreamingVoiceService(endpoint, deepgram_speech.FluxVoiceCodec)
                 return StreamingVoiceService(
                     endpoint, lambda: deepgram_speech.AuraCodec(asyncio.get_running_loop().time)
                 )

@@ -13,12 +13,14 @@ from gateway.engines.deepgram_speech import (
     SINGLE_FLUSHES,
     AuraCodec,
     FluxCodec,
+    FluxVoiceCodec,
     NovaCodec,
     listen_path,
     speak_path,
 )
 from gateway.engines.streaming import ServiceFailed, TurnBegan, TurnRecognised, VoiceAudio, VoiceDone
 
+METADATA = b'{"type":"SpeechMetadata","speech_id":"a"}'
 FLUSHED, CLEARED = b'{"type":"Flushed","sequence_id":0}', b'{"type":"Cleared","sequence_id":1}'
 
 
@@ -218,3 +220,35 @@ def test_flushes_wait_for_the_window(aura):
 def test_aura_may_fail(aura):
     assert aura.codec.receive(b'{"type":"Error","err_code":"DATA-0000"}') == [ServiceFailed("DATA-0000")]
     assert aura.codec.receive(b'{"type":"Warning","code":"X","description":""}') == []
+
+
+# Flux, the voice
+
+
+def test_flux_speaks_one_text_at_a_time():
+    codec = FluxVoiceCodec()
+    assert [json.loads(frame) for frame in codec.say(1, "One.")] == [
+        {"type": "Speak", "text": "One."},
+        {"type": "Flush"},
+    ]
+    assert codec.say(2, "Two.") == []
+    assert codec.receive_binary(b"1") == [VoiceAudio(1, b"1")]
+    assert codec.receive(b'{"type":"SpeechStarted","speech_id":"a"}') == codec.receive(FLUSHED) == []
+    assert codec.receive(METADATA) == [VoiceDone(1)]
+    assert len(codec.tick()) == 2
+    assert codec.receive_binary(b"2") == [VoiceAudio(2, b"2")]
+
+
+def test_next_answer_follows_the_end_of_a_cancelled_text():
+    codec = FluxVoiceCodec()
+    codec.say(1, "One.")
+    codec.say(2, "Two.")
+    assert codec.cancel([1, 2]) == codec.say(3, "Three.") == []
+    assert codec.receive(METADATA) == [VoiceDone(1)]
+    assert json.loads(codec.tick()[0])["text"] == "Three."
+
+
+def test_flux_voice_may_fail():
+    codec = FluxVoiceCodec()
+    assert codec.receive(b'{"type":"Error","code":"NET-0000"}') == [ServiceFailed("NET-0000")]
+    assert codec.receive(METADATA) == codec.receive_binary(b"x") == []

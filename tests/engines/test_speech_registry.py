@@ -46,6 +46,7 @@ def test_recogniser_is_named_by_service_and_model(make, listen, url):
 @pytest.mark.parametrize(
     "speak, url",
     [
+        ("deepgram/flux-kit-en", "wss://api.deepgram.com/v2/speak?model=flux-kit-en&encoding=mulaw&sample_rate=8000"),
         ("deepgram/aura-2-thalia-en", "wss://api.deepgram.com/v1/speak?model=aura-2-thalia-en&"),
         (
             "elevenlabs/Rachel",
@@ -94,8 +95,7 @@ def test_equal_engines_are_made_once(make):
         ({"listen": "siri", "speak": "local"}, ".listen is 'siri'; write local, deepgram/MODEL or openai/MODEL"),
         ({"listen": "deepgram/", "speak": "local"}, ".listen is 'deepgram/'; write local"),
         ({"listen": "local/x", "speak": "local"}, ".listen is 'local/x'; write local"),
-        ({"listen": "local", "speak": "openai/alloy"}, ".speak is 'openai/alloy'; write local, deepgram/aura-2-VOICE"),
-        ({"listen": "local", "speak": "deepgram/flux-kit-en"}, ".speak is 'deepgram/flux-kit-en'; write local"),
+        ({"listen": "local", "speak": "openai/alloy"}, ".speak is 'openai/alloy'; write local, deepgram/VOICE"),
         ({"listen": "openai/gpt-live-transcribe", "speak": "local"}, ".listen: gpt-live-transcribe detects no turns"),
         ({"listen": "local"}, " needs listen and speak, like listen = "),
         ({"listen": "local", "speak": "local", "voice": "x"}, " needs listen and speak, like listen = "),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.audio import SILENCE_FRAME
 from gateway.engines.cartesia_voice import CartesiaCodec, speak_path
-from gateway.engines.deepgram_speech import AuraCodec, FluxCodec, NovaCodec, listen_path
+from gateway.engines.deepgram_speech import AuraCodec, FluxCodec, FluxVoiceCodec, NovaCodec, listen_path
 from gateway.engines.elevenlabs_voice import ElevenLabsCodec
 from gateway.engines.interface import WordEnd
 from gateway.engines.openai_transcription import OpenAiTranscriptionCodec
@@ -351,6 +351,7 @@ CODECS = {
     "flux": FluxCodec,
     "openai": lambda: OpenAiTranscriptionCodec("gpt-transcribe", "en", "normal"),
     "aura": lambda: AuraCodec(lambda: 0.0),
+    "flux voice": FluxVoiceCodec,
     "elevenlabs": ElevenLabsCodec,
     "cartesia": lambda: CartesiaCodec("voice", "sonic-3.5", "en"),
 }

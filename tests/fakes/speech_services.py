@@ -24,6 +24,7 @@ from cartesia.types import WebsocketClientEvent, WebsocketResponse
 from deepgram.listen.v1 import types as nova
 from deepgram.listen.v2 import types as flux
 from deepgram.speak.v1 import types as aura
+from deepgram.speak.v2 import types as flux_voice
 from elevenlabs import types as eleven
 from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -101,6 +102,7 @@ class FakeSpeech:
             "/v1/listen": ("Authorization", f"Token {KEY}"),
             "/v2/listen": ("Authorization", f"Token {KEY}"),
             "/v1/speak": ("Authorization", f"Token {KEY}"),
+            "/v2/speak": ("Authorization", f"Token {KEY}"),
             "/v1/realtime": ("Authorization", f"Bearer {KEY}"),
             "/tts/websocket": ("Authorization", f"Bearer {KEY}"),
         }
@@ -115,6 +117,7 @@ class FakeSpeech:
             "/v1/listen": FakeNova,
             "/v2/listen": FakeFlux,
             "/v1/speak": FakeAura,
+            "/v2/speak": FakeFluxVoice,
             "/v1/realtime": FakeTranscription,
             "/tts/websocket": FakeCartesia,
         }.get(target.path, FakeElevenLabsVoice)
@@ -400,7 +403,7 @@ class FakeVoice(FakeSocket):
                     await self.server.speaks.wait()
                     try:
                         await job()
-                    except AssertionError as error:
+                    except (AssertionError, ValueError) as error:
                         self.server.problems.append(str(error))
 
         working = asyncio.create_task(work())
@@ -451,6 +454,37 @@ class FakeAura(FakeVoice):
     async def _done(self, kind: str, model: Any) -> None:
         await self.send(checked(model, {"type": kind, "sequence_id": self._sequence}))
         self._sequence += 1
+
+
+class FakeFluxVoice(FakeVoice):
+    """/v2/speak: turns, each with an identifier of the server."""
+
+    async def opened(self) -> None:
+        check_query("speak.v2", self.query)
+        self._text = ""
+        ids = {"request_id": "r", "model_uuids": ["u"]}
+        connected = {"type": "Connected", "model_name": self.query["model"], "model_version": "1", **ids}
+        await self.send(checked(flux_voice.SpeakV2Connected, connected))
+
+    async def receive(self, message: dict[str, Any]) -> None:
+        types = {"Speak": flux_voice.SpeakV2Speak, "Flush": flux_voice.SpeakV2Flush}
+        checked(types[message["type"]], message)
+        if message["type"] == "Speak":
+            self._text += message["text"]
+        else:
+            text, self._text = self._text, ""
+            self.texts.append(text)
+            self._work.put_nowait(lambda: self._speak(text))
+
+    async def _speak(self, text: str) -> None:
+        turn = {"speech_id": f"dg_sp_{len(self.texts):012x}"}
+        await self.send(checked(flux_voice.SpeakV2SpeechStarted, {"type": "SpeechStarted", **turn}))
+        await self.send(checked(flux_voice.SpeakV2Flushed, {"type": "Flushed", **turn}))
+        await self.send_audio(self.server.sound(text))
+        controls = {"breaks_applied": 0, "pronunciations_applied": 0, "pronunciation_warnings": 0}
+        counts = {"audio_duration_ms": 1, "input_character_count": 1, "billable_character_count": 1}
+        metadata = {"type": "SpeechMetadata", **turn, **counts, "controls_applied": controls}
+        await self.send(checked(flux_voice.SpeakV2SpeechMetadata, metadata))
 
 
 class FakeElevenLabsVoice(FakeVoice):
