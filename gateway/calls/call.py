@@ -19,19 +19,18 @@ from gateway.calls.agent_context import AgentContext
 from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
 from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
 from gateway.calls.consent import ConsentTimeouts, RecordingConsent
-from gateway.calls.dictation import DictationWatch
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
 from gateway.calls.incoming_audio import IncomingAudio
-from gateway.calls.interruption import InterruptionPolicy, TurnEffect
+from gateway.calls.interruption import TurnEffect
 from gateway.calls.memory_commands import MemoryCommands
 from gateway.calls.monitoring import CallMonitor, is_loud
 from gateway.calls.playout import Playout
 from gateway.calls.recorder import CallRecorder
-from gateway.calls.silence import SilenceWatch
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
 from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript
-from gateway.calls.turn_latency import TurnLatency, TurnLatencyTracker, observe
+from gateway.calls.turn_latency import TurnLatencyTracker, observe
+from gateway.calls.turn_taking import TurnTaking
 from gateway.calls.voicemail import MailboxHandler, VoicemailTimeouts
 from gateway.engines.interface import (
     AgentAudioDone,
@@ -129,7 +128,9 @@ class Call:
         self.monitor = CallMonitor()
         self.caller_audio = IncomingAudio(self.monitor)
         self.on_caller_audio = self.caller_audio.pass_on
-        self.latency = TurnLatencyTracker(self._observe_turn, on_answer=records.events.first_audio_sent)
+        self.latency = TurnLatencyTracker(
+            lambda timing: observe(self._engine.name, timing), on_answer=records.events.first_audio_sent
+        )
         self.on_over: Callable[[], None] = lambda: None
         """Called at once when the call is over; completing the session then takes a while."""
         self.ran_end_function = False
@@ -172,9 +173,7 @@ class Call:
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._media_at = self._loop.time()
-        self._interruption = InterruptionPolicy(config)
-        self._dictation = DictationWatch(config.language, self._engine)
-        self._silence = SilenceWatch(config, self._engine, self._tools, self._end, self.transcript, self._log)
+        self._turn_taking = TurnTaking(config, self._engine, self._tools, self._end, self.transcript, self._log)
         elapsed = (datetime.now(UTC) - session.started_at).total_seconds()  # with an earlier stream, or at another node
         self._time_is_up_at = self._media_at + timeouts.longest_call - elapsed
         self._check_at = 0.0
@@ -230,8 +229,7 @@ class Call:
         """Called ten times a second: audio that is due, and less often the watchdogs."""
         if self._caller_speaking and not self._end.is_over and not self._consent.is_open:
             if is_loud(self.caller_audio.last_frame):  # engines do not report that speech goes on
-                self._silence.timer.restart(now)
-                if self._interruption.caller_goes_on(now):
+                if self._turn_taking.caller_goes_on(now):
                     self._silence_agent()
         if now >= self._check_at:
             self._check_at = now + self._timeouts.check
@@ -253,12 +251,12 @@ class Call:
                 self._time_is_up_at = math.inf
                 self._end.time_is_up()
             elif self._consent.is_open:
-                self._silence.timer.restart(now)
+                self._turn_taking.not_silent(now)
                 if words := self._consent.tick(now, self.transcript.played_until, self._context.greeting):
                     self.say(words)
             elif self._mailbox.is_reached:
-                self._silence.timer.restart(now)
-            elif words := self._silence.tick(now, slowest_answer=self._timeouts.slowest_answer):
+                self._turn_taking.not_silent(now)
+            elif words := self._turn_taking.tick(now, slowest_answer=self._timeouts.slowest_answer):
                 self.say(words)
         self._engine.check(now, tool_runs=self._tools.is_busy)
 
@@ -288,7 +286,7 @@ class Call:
 
     def on_digit(self, digit: str) -> None:
         self._media_at = self._loop.time()
-        self._silence.timer.restart(self._media_at)
+        self._turn_taking.not_silent(self._media_at)
         self._identity.digit_pressed(digit, self._media_at)
 
     def on_stream_stopped(self) -> None:
@@ -306,23 +304,19 @@ class Call:
             case UserStartedSpeaking():
                 self._caller_speaking = True
                 self._consent.caller_speaks(self._loop.time())
-                self._silence.timer.restart(self._loop.time())
-                if self._interruption.caller_starts(agent_audible=self.transcript.is_audible(self._loop.time())):
+                if self._turn_taking.caller_starts(self._loop.time()):
                     self.latency.finish_turn()
                     self._silence_agent()
-                else:
-                    self.transcript.spoken_over()
             case UserSaid(text, turn):
                 self._caller_said(text, turn)
             case AgentSaid(text):
                 self._consent.agent_spoke(self._loop.time())
-                self._silence.timer.agent_said(self._loop.time())
-                self._dictation.agent_said(text)
+                self._turn_taking.agent_said(text, self._loop.time())
                 self._speech.text(text)
             case WordsTimed(ends):
                 self._speech.words_timed(ends)
             case AgentAudioDone():
-                self._silence.timer.agent_done()
+                self._turn_taking.agent_done()
                 self._speech.audio_done()
             case TurnEnded(turn):
                 self._speech.open_gate()
@@ -346,8 +340,7 @@ class Call:
             case SettingsApplied():
                 self.session.engine = self._engine.name
                 self._caller_speaking = False
-                self._interruption.reset()
-                self._dictation.new_session()
+                self._turn_taking.new_session()
                 self._speech.new_session()
                 self._mailbox.new_session()
             case LatencyReported(stt, llm, tts):
@@ -367,9 +360,6 @@ class Call:
             case _:
                 pass  # acknowledgements, which change nothing in the conversation
 
-    def _observe_turn(self, timing: TurnLatency) -> None:
-        observe(self._engine.name, timing)
-
     def _silence_agent(self) -> None:
         if (unheard_ms := self._speech.interrupt()) is not None:
             BARGE_INS.labels(self.session.carrier).inc()
@@ -378,20 +368,14 @@ class Call:
     def _caller_said(self, text: str, turn_name: str) -> None:
         """The text of a turn, in some engines after the answer to it has begun. Empty: it had no words."""
         now = self._loop.time()
-        self._silence.timer.restart(now)
         if not turn_name:
             self._caller_speaking = False
         elif not text:
             self.transcript.had_no_words(turn_name)
             self._caller_text.set()
             return
-        self._dictation.caller_said()
         is_answered = self.transcript.is_answered(turn_name)
-        effect = self._interruption.caller_said(
-            text,
-            agent_audible=not is_answered and self.transcript.is_audible(now),
-            agent_asks=self.transcript.is_asking(now),
-        )
+        effect = self._turn_taking.caller_said(text, turn_name, now)
         if (
             effect is TurnEffect.NONE
             and not self._consent.is_open

@@ -1,21 +1,14 @@
 """
-A caller who says nothing: the agent asks whether they are there, then hangs up.
+A caller who says nothing: the agent asks whether they are there, then hangs up. No clock: times are given.
 
 Speech of either side and keypad digits start the time again. The question itself does not, however the engine words it.
 """
 
-import asyncio
 import enum
 import math
 from typing import Final
 
-from gateway.agents import Agent, SilenceSettings
-from gateway.calls.call_end import CallEnd
-from gateway.calls.engine_connection import EngineConnection
-from gateway.calls.transcript import Transcript
-from gateway.logs import CallLogger
-from gateway.text.turn_taking import silence_texts
-from gateway.tools.executor import ToolExecutor
+from gateway.agents import SilenceSettings
 
 TIME_TO_ANSWER: Final = 3.0
 """Seconds that a caller has at least after the question."""
@@ -29,7 +22,7 @@ class SilenceStep(enum.Enum):
 
 
 class SilenceTimer:
-    """Measures how long neither side of one call has spoken. No clock: times are given."""
+    """Measures how long neither side of one call has spoken."""
 
     def __init__(self, settings: SilenceSettings, now: float) -> None:
         self._ask_after = settings.ask_after or math.inf
@@ -66,41 +59,3 @@ class SilenceTimer:
             self.restart(now)
             return SilenceStep.HANG_UP
         return None
-
-
-class SilenceWatch:
-    """Asks the silent caller of one call, and hangs up."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        engine: EngineConnection,
-        tools: ToolExecutor,
-        end: CallEnd,
-        transcript: Transcript,
-        log: CallLogger,
-    ) -> None:
-        texts = silence_texts(agent.language)
-        self._question, self._goodbye = agent.silence.ask or texts["ask"], texts["goodbye"]
-        self.timer = SilenceTimer(agent.silence, asyncio.get_running_loop().time())
-        self._engine = engine
-        self._tools = tools
-        self._end = end
-        self._transcript = transcript
-        self._log = log
-
-    def tick(self, now: float, *, slowest_answer: float) -> str:
-        """The question to ask now; else empty. `slowest_answer`: so long, silence is not the caller's."""
-        due = self._engine.answer_due_since
-        agent_thinks = due is not None and now - due < slowest_answer
-        if agent_thinks or self._tools.is_busy or self._end.is_ending or not self._engine.ready:
-            self.timer.restart(now)
-            return ""
-        match self.timer.tick(now, played_until=self._transcript.played_until):
-            case SilenceStep.ASK:
-                self._log.info("caller silent, asking")
-                return self._question
-            case SilenceStep.HANG_UP:
-                self._log.info("caller silent, hanging up")
-                self._end.caller_is_silent(self._goodbye)
-        return ""
