@@ -8,10 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
+from gateway.cluster.redis_store import PREFIX
 from tests.fakes.elevenlabs import AGENT_ID, FakeElevenLabs, conversation
 from tests.fakes.webhook_receiver import SECRET, WebhookReceiver
-from tests.redis_server import running_redis
+from tests.redis_server import RedisServer, running_redis
 from tests.stage import CALLED, CALLER, Stage, make_carrier, patient_client, staged, until, until_it
 from tests.web.test_widget import SITE
 
@@ -33,6 +35,12 @@ class Pair:
     b: Stage
     elevenlabs: FakeElevenLabs
     receiver: WebhookReceiver
+    redis: RedisServer
+
+    async def knows_call(self, call_id: str) -> bool:
+        """Whether every node sees what was decided about a hosted call. The answer does not wait for that."""
+        async with Redis.from_url(self.redis.url) as client:
+            return bool([name async for name in client.scan_iter(f"{PREFIX}*hosted:{call_id}")])
 
     async def documents(self) -> int:
         return len(await self.a.documents()) + len(await self.b.documents())
@@ -59,7 +67,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
             own = carrier if name == "a" else make_carrier("twilio", strict=False)
             stages.append(await stack.enter_async_context(staged(folder, own, **given)))
         elevenlabs.gateway_url = stages[0].url
-        yield Pair(stages[0], stages[1], elevenlabs, receiver)
+        yield Pair(stages[0], stages[1], elevenlabs, receiver, redis)
 
 
 async def test_hosted_call_is_prepared_at_one_node_and_reported_at_another(pair: Pair) -> None:
@@ -68,6 +76,7 @@ async def test_hosted_call_is_prepared_at_one_node_and_reported_at_another(pair:
     token = pair.elevenlabs.variables["secret__call_token"]
     said = ("user", "My dog is called Rex.")
     data = conversation("conv_1", said, number=CALLER)
+    await until_it(lambda: pair.knows_call("CAconv_1"))
     pair.elevenlabs.gateway_url = pair.b.url
     await pair.elevenlabs.rings(CALLER, "CAconv_1")
     assert pair.elevenlabs.variables["secret__call_token"] == token

@@ -335,7 +335,7 @@ async def test_killed_process_leaves_one_document_and_one_webhook(tmp_path, stor
         after.steps, after.jobs = whole, jobs
         worker = after.finalizer()
         await worker.resume()
-        calls = hosted(tmp_path, store, worker)
+        calls = hosted(tmp_path, store, worker, timeouts=HostedTimeouts())
         for _ in range(2):
             assert await calls.finish("elevenlabs", reported())
         await until(lambda: not worker.unfinished)

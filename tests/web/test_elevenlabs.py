@@ -231,7 +231,7 @@ async def test_large_body_needs_a_signature_of_now(stage: Stage, elevenlabs: Fak
     for header in (None, signature(body, at=time.time() - 1900)):
         try:
             assert (await elevenlabs.post(body, header)).status_code in (401, 413)
-        except (httpx.WriteError, httpx.ReadError):
+        except httpx.TransportError:
             pass  # the gateway has closed the connection before it was all sent
     path = b"/elevenlabs/post-call"
     fresh = [(b"elevenlabs-signature", signature(body).encode())]
