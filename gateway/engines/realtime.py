@@ -349,7 +349,7 @@ class RealtimeSession(LinkEvents):
 
     def _emit(self, event: EngineEvent) -> None:
         if self._events is not None:
-            if not isinstance(event, engine.UsageReported):
+            if self._recorder.wants_frames and not isinstance(event, engine.UsageReported):
                 self._recorder.from_engine(self._recording.encode(event))
             self._events.on_engine_event(event)
 
