@@ -18,7 +18,7 @@ from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import AgentAudioOutput, AgentSettings, EngineEvent, EngineEvents, FunctionCall
 from gateway.engines.speech_parts import RecogniserService, RecogniserStream, SpeechListener, VoiceService, VoiceStream
 from gateway.engines.tts_queue import SentenceSplitter, TtsQueue
-from gateway.errors import EngineError, EngineRefused, EngineUnavailable
+from gateway.errors import EngineError, EngineRefused, EngineUnavailable, GatewayError
 from gateway.llm.chat import ChatRequest, LanguageModel, TextDelta, ToolCallDelta
 from gateway.text.turn_taking import is_backchannel
 
@@ -69,7 +69,15 @@ class CascadeEngine:
         return all(service.is_ready for service in self._services)
 
     async def probe(self) -> str:
-        return "; ".join([await service.probe() for service in self._services])
+        found, problems = [], []
+        for service in self._services:
+            try:
+                found.append(await service.probe())
+            except GatewayError as error:
+                problems.append(str(error))
+        if problems:
+            raise EngineUnavailable("; ".join(problems))
+        return "; ".join(found)
 
     def health(self) -> dict[str, str]:
         fields = {"engine": self.name}

@@ -545,8 +545,20 @@ class FakePart:
 
     open_voice = open_recogniser
 
+    async def probe(self):
+        if self.error is not None:
+            raise self.error
+        return "works"
+
     def close(self):
         self.closed = True
+
+
+async def test_every_part_is_probed():
+    assert await CascadeEngine("both", FakePart(), FakePart()).probe() == "works; works"
+    parts = FakePart(EngineRefused("wrong key")), FakePart(EngineUnavailable("gone"))
+    with pytest.raises(EngineUnavailable, match="wrong key; gone"):
+        await CascadeEngine("both", *parts).probe()
 
 
 @pytest.mark.parametrize("failing", ["recogniser", "voice"])
