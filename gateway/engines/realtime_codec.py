@@ -201,6 +201,7 @@ class RealtimeCodec:
         self._open_calls: set[str] = set()
         self._turns: dict[str, str] = {}
         """Turns of the caller that have no final text yet, and what is known of it."""
+        self._transcribed_turns: set[str] = set()
         self._takes_repeats = dialect.repeats_transcripts
         self._answered_turns = 0
         self._history_ids: list[str] = []
@@ -281,8 +282,8 @@ class RealtimeCodec:
         detection = self._turn_detection
         self._takes_repeats = False
         if not self.caller_speaks:
-            final = [turn for turn, text in self._turns.items() if text]
-            return [engine.UserSaid(self._turns.pop(turn), turn) for turn in final]
+            final = [(turn, text) for turn, text in self._turns.items() if text]
+            return [event for turn, text in final for event in self._transcribed(turn, text)]
         if detection.get("type") == "semantic_vad":
             self._put("input_audio_buffer.commit")
         else:
@@ -327,8 +328,8 @@ class RealtimeCodec:
         """This turn has neither text nor answer after a long time: go on without."""
         if self._phase is _Phase.REQUESTED:
             self._phase, self._awaits_auto = _Phase.IDLE, False
-        text = self._turns.pop(turn, None)
-        return [] if text is None else [engine.UserSaid(text or NOT_TRANSCRIBED, turn)]
+        text = self._turns.get(turn)
+        return [] if text is None else [*self._transcribed(turn, text or NOT_TRANSCRIBED)]
 
     @property
     def waits_for_text(self) -> bool:
@@ -442,7 +443,8 @@ class RealtimeCodec:
         response = _table(message, "response")
         response_id = str(response.get("id"))
         if response_id != self._response.id and response_id not in self._past:
-            is_ours = self._dialect.speaks_verbatim or "metadata" not in response or bool(_table(response, "metadata"))
+            # Servers that do not return our metadata answer the caller by themselves only after a turn.
+            is_ours = bool(_table(response, "metadata")) or "metadata" not in response or not self._awaits_auto
             if not (is_ours and self._saying):
                 self._owes_answer = False  # this response knows the results, too
             self._begin(response_id, is_ours=is_ours)
@@ -451,15 +453,18 @@ class RealtimeCodec:
     def _done(self, response: Mapping[str, Any], message: Mapping[str, Any]) -> Iterable[EngineEvent]:
         if usage := _usage(_table(response, "usage") or _table(message, "usage")):
             yield engine.UsageReported(usage)
-        if self._phase is _Phase.ACTIVE and str(response.get("id")) != self._response.id:
+        response_id = str(response.get("id"))
+        is_other = self._phase is _Phase.ACTIVE and response_id != self._response.id
+        if is_other or response_id in self._past:
             return  # of one that another has replaced
         for item in response.get("output") or ():
             if isinstance(item, dict):
                 self._add_function(item)
         current, status = self._response, response.get("status")
-        self._past.add(str(response.get("id")))
+        self._past.add(response_id)
         self._phase = _Phase.REQUESTED if self._awaits_auto else _Phase.IDLE
         self._response = _Response("")
+        self._saying, self._cancels_saying = "", False
         calls, self._requested = tuple(self._requested), []
         if current.is_muted or status == "cancelled":
             for call in calls:  # without any result the model would wait for it
@@ -566,23 +571,33 @@ class RealtimeCodec:
                 text = _text(message, "transcript").replace("\0", "").strip()
                 if self._takes_repeats and turn in self._turns:
                     self._turns[turn] = text
-                elif self._turns.pop(turn, None) is not None:
-                    yield engine.UserSaid(text, turn)
+                else:
+                    yield from self._transcribed(turn, text)
             case "input_audio_transcription.failed":
                 yield engine.EngineWarned("TRANSCRIPTION_FAILED")
-                if self._turns.pop(turn, None) is not None:
-                    yield engine.UserSaid(NOT_TRANSCRIBED, turn)
+                yield from self._transcribed(turn, NOT_TRANSCRIBED)
             case "added":
                 if _table(message, "item").get("id") in self._notes:
                     yield engine.PromptUpdated()
             case _:
                 self._unknown(kind)
 
+    def _transcribed(self, turn: str, text: str) -> Iterable[EngineEvent]:
+        """The final text of a turn, once. Some servers do not report the end of the turn."""
+        if turn in self._transcribed_turns:
+            return
+        self._transcribed_turns.add(turn)
+        if self._turns.pop(turn, None) is None:
+            self.caller_speaks = False
+            yield engine.TurnEnded(turn)
+        yield engine.UserSaid(text, turn)
+
     def _final_turns(self) -> list[EngineEvent]:
         """The answer begins, or another turn: texts that were repeated so far are final."""
         if not self._takes_repeats:
             return []
         turns, self._turns = self._turns, {}
+        self._transcribed_turns |= turns.keys()
         return [engine.UserSaid(text, turn) for turn, text in turns.items()]
 
     # The session

@@ -655,6 +655,26 @@ def test_server_that_announces_nothing_is_followed() -> None:
     assert talk.done("r7") == [AgentAudioDone()]
 
 
+def test_server_that_returns_no_metadata_is_followed() -> None:
+    """The greeting is ours, the answer after a turn is not."""
+    talk = Talk()
+    talk.created("r0")
+    assert talk.audio(response="r0") == [SOUND, AgentSaid("Hello.")]
+    talk.done("r0")
+    talk.stops()
+    talk.created()
+    assert talk.audio() == [SOUND]
+    assert talk.text("It is. ") == [AgentSaid("It is.")]
+
+
+def test_server_that_does_not_report_the_end_of_a_turn_is_followed() -> None:
+    talk = Talk().greeted()
+    talk.speaks()
+    assert talk.transcript("Is it ready?") == [TurnEnded("u1"), UserSaid("Is it ready?", "u1")]
+    assert talk.transcript("Is it ready?") == []
+    assert not talk.codec.caller_speaks
+
+
 def test_appended_audio_is_json() -> None:
     for audio in (SOUND, SILENCE_FRAME, b""):
         event = json.loads(append_audio(audio))
