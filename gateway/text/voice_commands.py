@@ -18,6 +18,7 @@ from gateway.text.phrases import any_of, spaced, words
 CONFIRM_SECONDS: Final = 30.0
 """How long a confirmation can be answered."""
 _DEFAULT_LANGUAGE: Final = "en"
+_SENTENCE_END: Final = re.compile(r"[.!?;:…]+")
 _LONGEST_ANSWER: Final = 1000
 """Characters. What follows is not the answer to a question, and would take long to examine."""
 _OPENING_CLAUSES: Final = 4
@@ -214,4 +215,4 @@ def _load(language: str, name: str) -> _Phrases:
 
 
 def _sentences(text: str) -> list[str]:
-    return [sentence for sentence in re.split(r"[.!?;:…]+", text) if words(sentence)]
+    return [sentence for sentence in _SENTENCE_END.split(text) if spaced(sentence)]
