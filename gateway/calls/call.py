@@ -301,10 +301,10 @@ class Call:
         match event:
             case UserStartedSpeaking() | TurnEnded() | UserSaid() if self._mailbox.is_reached:
                 pass  # the rest of its greeting
-            case UserStartedSpeaking():
+            case UserStartedSpeaking(answer_goes_on):
                 self._caller_speaking = True
                 self._consent.caller_speaks(self._loop.time())
-                if self._turn_taking.caller_starts(self._loop.time()):
+                if self._turn_taking.caller_starts(self._loop.time(), answer_goes_on=answer_goes_on):
                     self.latency.finish_turn()
                     self._silence_agent()
             case UserSaid(text, turn):
@@ -381,11 +381,11 @@ class Call:
             and not self._consent.is_open
             and not self._memory_commands.may_be_command(text, now)
         ):
+            if self.transcript.answer_is_complete:
+                self._speech.drop_answer()
             self.transcript.caller_said(text, datetime.now(UTC), turn_name, aside=True)
             self._caller_text.set()
             self._engine.answer_due_since = None
-            if self.transcript.answer_is_complete:
-                self._speech.drop_answer()
             return
         if effect is not TurnEffect.ANSWER:
             self._silence_agent()

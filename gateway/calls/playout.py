@@ -117,6 +117,8 @@ class AgentUtterance:
     pieces: list[SpokenPiece] = field(default_factory=list)
     sent: int = 0
     done: bool = False
+    stopped: bool = False
+    """Whether the engine has stopped sending it before its end, because the caller began to speak."""
 
     def said(self, text: str) -> None:
         self.pieces.append(SpokenPiece(self.sent, text))

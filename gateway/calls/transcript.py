@@ -79,7 +79,7 @@ class Transcript:
         self._asides: list[Turn] = []
         """What the caller said during the answer without ending it."""
         self._spoken_over: AgentUtterance | None = None
-        """The answer that the engine may have stopped sending, because the caller began to speak."""
+        """The answer during which the caller began to speak."""
         self._unplayed: list[tuple[int, AgentUtterance, Turn]] = []
         """Answers with their numbers and turns that the next turn followed before the caller had heard all of them."""
         self._audible_since = self._sent_at = 0.0
@@ -111,9 +111,11 @@ class Transcript:
         """Whether the engine has sent all of its last answer."""
         return self._answer is None or self._answer.done
 
-    def spoken_over(self) -> None:
-        """The caller speaks and the answer goes on, as far as the engine sends it."""
+    def spoken_over(self, *, answer_goes_on: bool) -> None:
+        """The caller speaks, and the answer is played as far as the engine sends it."""
         self._spoken_over = self._answer
+        if self._answer is not None and not self._answer.done:
+            self._answer.stopped = not answer_goes_on
 
     def caller_finished(self, turn: str, at: datetime) -> None:
         """The caller's turn of this name is over. Its text may come later than the answer to it."""
@@ -148,7 +150,7 @@ class Transcript:
         at = self._ended_at.pop(turn, at) if is_late else at
         self._ended_at.pop(turn, None)
         said = Turn(Speaker.CALLER, text, at, kept=not self._session.off_record)
-        if aside and not is_late and self._open_turn:
+        if aside and not is_late and self._open_turn and self._answer is not None and not self._answer.stopped:
             self._asides.append(said)
         else:
             if not is_late:
@@ -196,7 +198,7 @@ class Transcript:
         return self._answer.word_ends(size) if self._answer is not None else set()
 
     def agent_audio_done(self) -> None:
-        if self._answer is not None:
+        if self._answer is not None and not self._answer.stopped:
             self._answer.done = True
 
     def interrupted(self, now: float) -> int | None:
@@ -344,8 +346,7 @@ class Transcript:
     def _end_answer(self) -> None:
         """The caller's turn follows. The carrier may still have some of the answer to play."""
         answer, number, place = self._answer, self._number, len(self.turns)
-        is_stopped = answer is not None and answer is self._spoken_over and not answer.done
-        self._close_answer(answer.sent if answer is not None and is_stopped else None)
+        self._close_answer(answer.sent if answer is not None and answer.stopped else None)
         if answer is not None and len(self.turns) > place and self.playout.confirmed - answer.start < answer.sent:
             self._unplayed.append((number, answer, self.turns[place]))
 

@@ -44,12 +44,12 @@ class TurnTaking:
 
     # The caller
 
-    def caller_starts(self, now: float) -> bool:
+    def caller_starts(self, now: float, *, answer_goes_on: bool) -> bool:
         """The caller begins to speak. Returns whether the agent is cut off."""
         self._silence.restart(now)
         if self._interruption.caller_starts(agent_audible=self._transcript.is_audible(now)):
             return True
-        self._transcript.spoken_over()
+        self._transcript.spoken_over(answer_goes_on=answer_goes_on)
         return False
 
     def caller_goes_on(self, now: float) -> bool:

@@ -237,7 +237,7 @@ class CascadeSession:
         self._over_agent = self._agent.interrupt != "at_once" and self._tts_queue.is_speaking
         if not self._over_agent:
             self._tts_queue.hold()
-        self._emit(engine.UserStartedSpeaking())
+        self._emit(engine.UserStartedSpeaking(self._over_agent))
 
     def on_speech_ended(self, text: str) -> None:
         if not self._messages:

@@ -28,7 +28,6 @@ _IGNORED: Final = frozenset(
     "ThinkLiveUpdated FrustrationDetected __customFromThinkProvider".split()
 )
 _WITHOUT_FIELDS: Final[dict[str, EngineEvent]] = {
-    "UserStartedSpeaking": engine.UserStartedSpeaking(),
     "AgentAudioDone": engine.AgentAudioDone(),
     "SettingsApplied": engine.SettingsApplied(),
     "PromptUpdated": engine.PromptUpdated(),
@@ -72,6 +71,8 @@ class DeepgramCodec:
         match message["type"]:
             case kind if kind in _WITHOUT_FIELDS:
                 return [_WITHOUT_FIELDS[kind]]
+            case "UserStartedSpeaking":
+                return [engine.UserStartedSpeaking(message.get("answer_goes_on") is True)]  # only in recordings
             case "EndOfTurn":  # in no documentation, but sent by live servers since September 2026
                 return [engine.TurnEnded(_turn(message))]
             case "ConversationText":
@@ -252,6 +253,8 @@ def _message(event: EngineEvent) -> dict[str, Any]:
     match event:
         case engine.EngineGreeted(request_id):
             return {"type": "Welcome", "request_id": request_id}
+        case engine.UserStartedSpeaking(goes_on):
+            return {"type": "UserStartedSpeaking", **({"answer_goes_on": True} if goes_on else {})}
         case engine.TurnEnded(turn):
             return {"type": "EndOfTurn", **({"turn": turn} if turn else {})}
         case engine.UserSaid(text, turn):

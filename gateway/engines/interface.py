@@ -102,7 +102,10 @@ class SettingsApplied:
 
 @dataclass(frozen=True, slots=True)
 class UserStartedSpeaking:
-    """The caller began to speak: the current answer is cancelled. May be repeated."""
+    """The caller began to speak. May be repeated."""
+
+    answer_goes_on: bool = False
+    """Whether the engine goes on with its answer. Else it sends no more of it, apart from what is on the way."""
 
 
 @dataclass(frozen=True, slots=True)

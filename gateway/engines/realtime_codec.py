@@ -545,7 +545,7 @@ class RealtimeCodec:
                     self._response.is_muted = True
                 elif self._phase is _Phase.REQUESTED and self._saying:
                     self._cancels_saying = True
-                yield engine.UserStartedSpeaking()
+                yield engine.UserStartedSpeaking(not self._interrupts_itself)
             case "input_audio_buffer.committed":
                 self.caller_speaks = False
                 self._answered_turns += 1

@@ -552,14 +552,30 @@ async def test_agent_that_was_not_finished_answers_the_backchannel():
     """The engine may have dropped the rest of its answer."""
     line = Line(interrupt="words")
     await line.connected()
-    line.engine.session.emit(AgentSaid("It is ready."))
+    line.engine.session.emit(AgentSaid("It is ready, and it has a new chain."))
     line.engine.session.speak(b"\x01" * 8_000)
-    line.caller_says("Mm-hm.")
-    line.agent_says("And it has a new chain.")
+    line.engine.session.emit(UserStartedSpeaking(), AgentAudioDone(), TurnEnded(), UserSaid("Mm-hm."))
+    line.agent_says("It has a new chain.")
     assert len(line.stream.audio) == 8_160
     line.call.end(EndReason.SHUTDOWN)
     await line.ends()
-    assert turns(line) == [("agent", "It is ready. And it has a new chain.", ""), ("caller", "Mm-hm.", "")]
+    assert turns(line) == [
+        ("agent", "It is ready,", "and it has a new chain."),  # a second of it was sent
+        ("caller", "Mm-hm.", ""),
+        ("agent", "It has a new chain.", ""),
+    ]
+
+
+async def test_engine_that_goes_on_completes_its_answer():
+    line = Line(interrupt="words")
+    await line.connected()
+    line.engine.session.emit(AgentSaid("It is ready."))
+    line.engine.session.speak(b"\x01" * 8_000)
+    line.engine.session.emit(UserStartedSpeaking(answer_goes_on=True), TurnEnded(), UserSaid("Mm-hm."))
+    line.agent_says("It has a new chain.")
+    line.call.end(EndReason.SHUTDOWN)
+    await line.ends()
+    assert turns(line) == [("agent", "It is ready. It has a new chain.", ""), ("caller", "Mm-hm.", "")]
 
 
 async def test_own_words_are_heard_after_a_backchannel():

@@ -175,7 +175,7 @@ def test_agent_that_is_not_interrupted_at_once_answers_when_asked() -> None:
     assert talk.codec.waits_for_text
     talk.created()
     talk.audio()
-    assert talk.speaks() == [UserStartedSpeaking()]
+    assert talk.speaks() == [UserStartedSpeaking(answer_goes_on=True)]
     assert talk.audio() == [SOUND]
     assert talk.stops() == [TurnEnded("u1")]
     talk.done()
