@@ -60,7 +60,7 @@ def test_every_name_can_stand_in_a_file(tmp_path):
 
 
 def test_every_setting_says_what_it_means():
-    internal = {"agents", "folder", "agent_keys"}
+    internal = {"agents", "folder", "agent_keys", "otel"}
     assert {name.lower() for name in NAMES} == set(Settings.model_fields) - internal
 
 
