@@ -16,7 +16,8 @@ from gateway.audio import BYTES_PER_SECOND
 from gateway.engines import interface as engine
 from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import AgentAudioOutput, AgentSettings, EngineEvent, EngineEvents, LoadSettings
-from gateway.engines.realtime_codec import Dialect, RealtimeCodec, append_audio
+from gateway.engines.realtime_codec import RealtimeCodec, append_audio
+from gateway.engines.realtime_dialect import Dialect
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.settings import Secret
 from gateway.text.turn_taking import is_backchannel

@@ -17,37 +17,20 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.engines import interface as engine
-from gateway.engines.interface import (
-    AgentFunction,
-    AgentSettings,
-    EngineEvent,
-    FunctionCall,
-    Patience,
-)
+from gateway.engines.interface import AgentSettings, EngineEvent, FunctionCall
+from gateway.engines.realtime_dialect import Dialect, table, tool
 from gateway.engines.tts_queue import SentenceSplitter
 from gateway.errors import RemoteProtocolError
 
 NOT_TRANSCRIBED: Final = "[not transcribed]"
 """The text of a turn that the model heard and the recogniser did not."""
-PCMU: Final = "audio/pcmu"
 _BYTES_PER_MS: Final = 8
 _SHORTEST_CUT_MS: Final = 20
 """An answer of which less is missing was heard. Cutting it would delete its text at the server."""
 _PACKED: Final = "The conversation so far. Go on with it, in speech:"
 _CANCELLED: Final = '{"error":"cancelled"}'
-_PATIENCE: Final[dict[Patience, tuple[str, int]]] = {
-    "short": ("high", 300),
-    "normal": ("auto", 500),
-    "long": ("low", 1000),
-    "dictation": ("low", 1500),
-}
-"""The eagerness of semantic turn detection, and the milliseconds of silence that end a turn."""
-_DEEPGRAM_VOICES: Final = ("aura", "flux")
-_LIST_OF_WORDS: Final = "The caller may say: {}."
-
 # The same mistake would be made again, or the account does not allow more.
 _FINAL_ERRORS: Final = frozenset(
     "insufficient_quota credit_balance_exhausted invalid_api_key account_deactivated billing_hard_limit_reached "
@@ -77,50 +60,6 @@ _IGNORED: Final = frozenset(
     "output_audio_buffer.cleared mcp_list_tools.in_progress mcp_list_tools.completed mcp_list_tools.failed "
     "response.mcp_call_arguments.delta response.mcp_call_arguments.done response.mcp_call.in_progress "
     "response.mcp_call.completed response.mcp_call.failed ping".split()
-)
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """What distinguishes a service."""
-
-    name: str
-    model: str
-    voice: str
-    transcription: str
-    words: str
-    """The name of the list of expected words, in the transcription block."""
-    language: str
-    foreign_voices: frozenset[str] = frozenset()
-    """Voices that only other services have."""
-    is_flat: bool = False
-    """Voice and turn detection are fields of the session, and it has no type."""
-    has_semantic_vad: bool = True
-    speaks_verbatim: bool = False
-    """It has `force_message`, which is spoken as it is."""
-    repeats_transcripts: bool = False
-    """The text of a turn comes at each pause, from its beginning; the last one before the answer is final."""
-    echoes_formats: bool = True
-    """Its `session.updated` always has the audio formats."""
-
-
-_OPENAI_VOICES: Final = frozenset("alloy ash ballad coral echo sage shimmer verse marin cedar".split())
-OPENAI: Final = Dialect(
-    "openai", "gpt-realtime-2.1", "marin", "gpt-transcribe", "keywords", "language", frozenset({"eve", "ara", "rex"})
-)
-XAI: Final = Dialect(
-    "xai",
-    "grok-voice-latest",
-    "eve",
-    "grok-transcribe",
-    "keyterms",
-    "language_hint",
-    _OPENAI_VOICES,
-    is_flat=True,
-    has_semantic_vad=False,
-    speaks_verbatim=True,
-    repeats_transcripts=True,
-    echoes_formats=False,
 )
 
 
@@ -214,7 +153,7 @@ class RealtimeCodec:
     def configure(self, settings: AgentSettings) -> None:
         """The first message of a connection."""
         self._settings, self._instructions = settings, settings.prompt
-        self._session = self._session_of(settings)
+        self._session = self._dialect.session(settings)
         self._put("session.update", session=self._session)
 
     def say(self, text: str, *, interrupt: bool = False) -> bool:
@@ -236,7 +175,7 @@ class RealtimeCodec:
         """
         self._instructions += f"\n{text}"
         if not self._answered_turns:
-            self._put("session.update", session=self._typed({"instructions": self._instructions}))
+            self._put("session.update", session=self._dialect.typed({"instructions": self._instructions}))
         else:
             self._notes.append(self._new_id("note"))
             self._create_item("message", id=self._notes[-1], role="system", content=_text_part("input_text", text))
@@ -246,16 +185,16 @@ class RealtimeCodec:
         for note in self._notes:
             self._put("conversation.item.delete", item_id=note)
         self._notes.clear()
-        changes = {"instructions": settings.prompt, "tools": [_tool(function) for function in settings.functions]}
-        self._put("session.update", session=self._typed(changes))
+        changes = {"instructions": settings.prompt, "tools": [tool(function) for function in settings.functions]}
+        self._put("session.update", session=self._dialect.typed(changes))
 
     def expect_dictation(self, expected: bool) -> None:
         """Wait for longer pauses, or no longer."""
         agent = self._settings.agent
-        detection = self._detection(agent, "dictation" if expected else agent.patience)
+        detection = self._dialect.turn_detection(agent, "dictation" if expected else agent.patience)
         is_flat = self._dialect.is_flat
         changes = {"turn_detection": detection} if is_flat else {"audio": {"input": {"turn_detection": detection}}}
-        self._put("session.update", session=self._typed(changes))
+        self._put("session.update", session=self._dialect.typed(changes))
 
     def truncate(self, unheard_ms: int) -> None:
         """Cut the agent's items where the caller stopped listening, and delete those that were not begun."""
@@ -392,7 +331,7 @@ class RealtimeCodec:
             case "response.created":
                 return self._created(message)
             case "response.done":
-                return self._done(_table(message, "response"), message)
+                return self._done(table(message, "response"), message)
             case "response.output_audio_transcript.delta" if self._has_own_words(message):
                 self._response.has_text = True
                 self._ready_texts += self._splitter.feed(_text(message, "delta"))
@@ -408,7 +347,7 @@ class RealtimeCodec:
                     self._pack_history()
                 return [engine.EngineWarned("ANSWERED_IN_TEXT")]
             case "response.output_item.done":
-                self._add_function(_table(message, "item"))
+                self._add_function(table(message, "item"))
         return self._unknown(kind)
 
     def _is_audible(self, message: Mapping[str, Any]) -> bool:
@@ -440,18 +379,18 @@ class RealtimeCodec:
             self._cancel()
 
     def _created(self, message: Mapping[str, Any]) -> Iterable[EngineEvent]:
-        response = _table(message, "response")
+        response = table(message, "response")
         response_id = str(response.get("id"))
         if response_id != self._response.id and response_id not in self._past:
             # Servers that do not return our metadata answer the caller by themselves only after a turn.
-            is_ours = bool(_table(response, "metadata")) or "metadata" not in response or not self._awaits_auto
+            is_ours = bool(table(response, "metadata")) or "metadata" not in response or not self._awaits_auto
             if not (is_ours and self._saying):
                 self._owes_answer = False  # this response knows the results, too
             self._begin(response_id, is_ours=is_ours)
         return ()
 
     def _done(self, response: Mapping[str, Any], message: Mapping[str, Any]) -> Iterable[EngineEvent]:
-        if usage := _usage(_table(response, "usage") or _table(message, "usage")):
+        if usage := _usage(table(response, "usage") or table(message, "usage")):
             yield engine.UsageReported(usage)
         response_id = str(response.get("id"))
         is_other = self._phase is _Phase.ACTIVE and response_id != self._response.id
@@ -480,7 +419,7 @@ class RealtimeCodec:
             yield from self._final_turns()
             yield from self._said(is_last=True)
             if status == "incomplete":
-                yield engine.EngineWarned(f"INCOMPLETE_{_table(response, 'status_details').get('reason', '')}".upper())
+                yield engine.EngineWarned(f"INCOMPLETE_{table(response, 'status_details').get('reason', '')}".upper())
             if current.has_audio:
                 yield engine.AgentAudioDone()
             if calls:
@@ -488,7 +427,7 @@ class RealtimeCodec:
                 yield engine.FunctionsRequested(calls)
 
     def _failed(self, response: Mapping[str, Any]) -> Iterable[EngineEvent]:
-        error = _table(_table(response, "status_details"), "error")
+        error = table(table(response, "status_details"), "error")
         code = str(error.get("code") or error.get("type") or "RESPONSE_FAILED")
         self.failures += 1
         if code in _FINAL_ERRORS or self.failures > 1:
@@ -566,7 +505,7 @@ class RealtimeCodec:
                 if turn in self._turns:
                     self._turns[turn] = _text(message, "transcript")
             case "input_audio_transcription.completed":
-                if usage := _transcription_usage(_table(message, "usage")):
+                if usage := _transcription_usage(table(message, "usage")):
                     yield engine.UsageReported(usage)
                 text = _text(message, "transcript").replace("\0", "").strip()
                 if self._takes_repeats and turn in self._turns:
@@ -577,7 +516,7 @@ class RealtimeCodec:
                 yield engine.EngineWarned("TRANSCRIPTION_FAILED")
                 yield from self._transcribed(turn, NOT_TRANSCRIBED)
             case "added":
-                if _table(message, "item").get("id") in self._notes:
+                if table(message, "item").get("id") in self._notes:
                     yield engine.PromptUpdated()
             case _:
                 self._unknown(kind)
@@ -605,29 +544,20 @@ class RealtimeCodec:
     def _session_event(self, kind: str, message: Mapping[str, Any]) -> Iterable[EngineEvent]:
         match kind:
             case "session.created":
-                yield engine.EngineGreeted(str(_table(message, "session").get("id", "")))
+                yield engine.EngineGreeted(str(table(message, "session").get("id", "")))
             case "session.updated" if self.is_applied:
                 yield engine.PromptUpdated()
             case "session.updated":
-                if problem := self._format_problem(_table(message, "session")):
+                if problem := self._dialect.format_problem(table(message, "session")):
                     yield engine.EngineFailed(problem, retryable=False)
                 else:
                     self.is_applied = True
                     self._open_conversation()
                     yield engine.SettingsApplied()
             case "error":
-                yield from self._error(_table(message, "error"))
+                yield from self._error(table(message, "error"))
             case _:
                 self._unknown(kind)
-
-    def _format_problem(self, session: Mapping[str, Any]) -> str:
-        """Without mu-law both sides would hear noise."""
-        for side in ("input", "output"):
-            beta_format = session.get(f"{side}_audio_format")
-            found = _table(_table(_table(session, "audio"), side), "format").get("type") or beta_format
-            if found not in (PCMU, "g711_ulaw") and (found or self._dialect.echoes_formats):
-                return f"it has no {PCMU} for {side}, but {found or 'no format'}"
-        return ""
 
     def _open_conversation(self) -> None:
         """The conversation so far, or the greeting."""
@@ -685,57 +615,10 @@ class RealtimeCodec:
 
     # Messages
 
-    def _session_of(self, settings: AgentSettings) -> dict[str, Any]:
-        agent, dialect = settings.agent, self._dialect
-        options: dict[str, Any] = dict(agent.realtime.get(dialect.name, {}))
-        voice = options.get("voice") or agent.speak.get("model", "")
-        if str(voice).startswith(_DEEPGRAM_VOICES) or voice in dialect.foreign_voices:
-            voice = dialect.voice
-        listening: dict[str, Any] = {"format": {"type": PCMU}}
-        if (transcription := options.get("transcription", dialect.transcription)) is not False:
-            listening["transcription"] = self._transcription(settings, transcription)
-        if "noise_reduction" in options:
-            listening["noise_reduction"] = {"type": options["noise_reduction"]}
-        detection = self._detection(agent, agent.patience)
-        speaking = {"format": {"type": PCMU}}
-        session = self._typed(
-            {
-                "instructions": settings.prompt,
-                "audio": {"input": listening, "output": speaking},
-                "tools": [_tool(function) for function in settings.functions],
-            }
-        )
-        if dialect.is_flat:
-            session |= {"voice": voice, "turn_detection": detection}
-        else:
-            session["output_modalities"] = ["audio"]
-            listening["turn_detection"] = detection
-            session["audio"]["output"] = {**speaking, "voice": voice}
-        return _merged(session, options.get("session", {}))
-
-    def _detection(self, agent: Agent, patience: Patience) -> dict[str, Any]:
-        """An agent that is not interrupted at once leaves it to us to interrupt and answer, by the text of a turn."""
-        options = agent.realtime.get(self._dialect.name, {})
-        by_itself = agent.interrupt == "at_once" or options.get("transcription") is False
-        return _turn_detection(options.get("turn_detection"), self._dialect, patience, by_itself=by_itself)
-
-    def _transcription(self, settings: AgentSettings, given: Any) -> dict[str, Any]:
-        dialect = self._dialect
-        block = {"model": given} if isinstance(given, str) else {"model": dialect.transcription, **given}
-        if settings.agent.language:
-            block.setdefault(dialect.language, settings.agent.language.partition("-")[0])
-        if words := [*dict.fromkeys([*settings.agent.keyterms, *settings.keyterms])]:
-            takes_list = dialect.is_flat or block["model"] in ("gpt-transcribe", "gpt-live-transcribe")
-            if takes_list:
-                block.setdefault(dialect.words, words)
-            else:
-                block.setdefault("prompt", _LIST_OF_WORDS.format(", ".join(words)))
-        return block
-
     @property
     def _turn_detection(self) -> Mapping[str, Any]:
-        audio_input = _table(_table(self._session, "audio"), "input")
-        return _table(self._session, "turn_detection") or _table(audio_input, "turn_detection")
+        audio_input = table(table(self._session, "audio"), "input")
+        return table(self._session, "turn_detection") or table(audio_input, "turn_detection")
 
     @property
     def _interrupts_itself(self) -> bool:
@@ -744,10 +627,7 @@ class RealtimeCodec:
 
     @property
     def _has_transcription(self) -> bool:
-        return bool(_table(_table(_table(self._session, "audio"), "input"), "transcription"))
-
-    def _typed(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return fields if self._dialect.is_flat else {"type": "realtime", **fields}
+        return bool(table(table(table(self._session, "audio"), "input"), "transcription"))
 
     def _create_item(self, kind: str, **fields: Any) -> None:
         self._put("conversation.item.create", item={"type": kind, **fields})
@@ -760,26 +640,6 @@ class RealtimeCodec:
         self.outgoing.append(orjson.dumps({"type": kind, "event_id": self._new_id("ev"), **fields}))
 
 
-def _turn_detection(given: Any, dialect: Dialect, patience: Patience, *, by_itself: bool) -> dict[str, Any]:
-    """
-    Always whole: what is left out keeps its old value at the server.
-
-    The agent's own values take precedence over its patience, but do not cut a dictation short.
-    """
-    table = {"type": f"{given}_vad"} if isinstance(given, str) else dict(given or {})
-    kind = table.setdefault("type", "semantic_vad" if dialect.has_semantic_vad else "server_vad")
-    is_semantic = dialect.has_semantic_vad and kind == "semantic_vad"
-    eagerness, silence_ms = _PATIENCE[patience]
-    pauses: dict[str, Any] = {"eagerness": eagerness} if is_semantic else {"silence_duration_ms": silence_ms}
-    table |= pauses if patience == "dictation" else {}
-    if not dialect.has_semantic_vad:
-        return {**pauses, "prefix_padding_ms": 333, **table, "type": "server_vad"}
-    flags = {"create_response": by_itself, "interrupt_response": by_itself}
-    if is_semantic:
-        return {**pauses, **flags, **table}
-    return {"threshold": 0.5, "prefix_padding_ms": 300, **pauses, **flags, **table}
-
-
 def _verbatim(text: str) -> dict[str, Any]:
     """Without input the model has nothing else to speak about. Its answer enters the conversation all the same."""
     return {
@@ -790,23 +650,14 @@ def _verbatim(text: str) -> dict[str, Any]:
     }
 
 
-def _tool(function: AgentFunction) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": function.name,
-        "description": function.description,
-        "parameters": dict(function.parameters),
-    }
-
-
 def _text_part(kind: str, text: str) -> list[dict[str, str]]:
     return [{"type": kind, "text": text}]
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
     """Tokens by kind, for the price of a call: cached ones are part of those that went in."""
-    incoming, outgoing = _table(usage, "input_token_details"), _table(usage, "output_token_details")
-    cached = _table(incoming, "cached_tokens_details")
+    incoming, outgoing = table(usage, "input_token_details"), table(usage, "output_token_details")
+    cached = table(incoming, "cached_tokens_details")
     counts = {
         "input_tokens": usage.get("input_tokens"),
         "output_tokens": usage.get("output_tokens"),
@@ -823,18 +674,6 @@ def _transcription_usage(usage: Mapping[str, Any]) -> dict[str, int]:
     if isinstance(tokens, int) and tokens > 0:
         return {"transcription_tokens": tokens}
     return {"transcription_ms": round(seconds * 1000)} if isinstance(seconds, int | float) and seconds > 0 else {}
-
-
-def _merged(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in changes.items():
-        both = isinstance(value, Mapping) and isinstance(table.get(key), dict)
-        table[key] = _merged(dict(table[key]), value) if both else value
-    return table
-
-
-def _table(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = message.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _text(message: Mapping[str, Any], name: str) -> str:

@@ -20,7 +20,7 @@ from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import NoEngine, VoiceEngine
 from gateway.engines.local import LocalSpeech
 from gateway.engines.realtime import RealtimeEngine, RealtimeTimeouts
-from gateway.engines.realtime_codec import OPENAI, XAI
+from gateway.engines.realtime_dialect import OPENAI, XAI
 from gateway.engines.speech_registry import SpeechServices
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import SettingsError

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 from gateway.agents import Agent
 from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import AgentSettings
-from gateway.engines.realtime_codec import OPENAI, RealtimeCodec
+from gateway.engines.realtime_codec import RealtimeCodec
+from gateway.engines.realtime_dialect import OPENAI
 
 
 def settings_problem(engine: str, agent: Agent) -> str:

@@ -23,7 +23,8 @@ from gateway.engines.interface import (
     UserSaid,
 )
 from gateway.engines.realtime import RealtimeEngine, RealtimeSession, RealtimeTimeouts
-from gateway.engines.realtime_codec import NOT_TRANSCRIBED, OPENAI, XAI
+from gateway.engines.realtime_codec import NOT_TRANSCRIBED
+from gateway.engines.realtime_dialect import OPENAI, XAI
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable
 from gateway.llm.chat import LlmEndpoint
 from gateway.settings import Secret

@@ -31,7 +31,8 @@ from gateway.engines.interface import (
     UserSaid,
     UserStartedSpeaking,
 )
-from gateway.engines.realtime_codec import NOT_TRANSCRIBED, OPENAI, XAI, Dialect, RealtimeCodec, append_audio
+from gateway.engines.realtime_codec import NOT_TRANSCRIBED, RealtimeCodec, append_audio
+from gateway.engines.realtime_dialect import OPENAI, XAI, Dialect
 from gateway.errors import RemoteProtocolError
 from tests.fakes.realtime_checks import check_openai, check_xai, extras
 
@@ -118,58 +119,6 @@ def test_settings_pass_the_sdk_unchanged() -> None:
         assert list(extras(event)) == []
 
 
-def test_settings_say_mu_law_both_ways() -> None:
-    session = Talk(applied=False).flush()[0]["session"]
-    assert (session["type"], session["output_modalities"]) == ("realtime", ["audio"])
-    assert session["instructions"] == "You are Maya."
-    assert session["audio"] == {
-        "input": {
-            "format": PCMU,
-            "transcription": {"model": "gpt-transcribe", "language": "en"},
-            "turn_detection": {
-                "type": "semantic_vad",
-                "eagerness": "auto",
-                "create_response": True,
-                "interrupt_response": True,
-            },
-        },
-        "output": {"format": PCMU, "voice": "marin"},
-    }
-    assert [tool["name"] for tool in session["tools"]] == ["end_call"]
-
-
-def test_options_of_an_agent_reach_the_session() -> None:
-    options = {
-        "turn_detection": "server",
-        "transcription": "whisper-1",
-        "noise_reduction": "near_field",
-        "session": {"audio": {"output": {"speed": 1.2}}},
-    }
-    agent = replace(MAYA, speak={"model": "cedar"}, openai=options, listen={"keyterms": ["Rohloff", "Ana"]})
-    update = Talk(settings=replace(NEW_CALL, agent=agent), applied=False).flush()[0]
-    check_openai(update)
-    audio = update["session"]["audio"]
-    assert audio["output"] == {"format": PCMU, "voice": "cedar", "speed": 1.2}
-    assert audio["input"]["turn_detection"]["type"] == "server_vad"
-    assert audio["input"]["transcription"]["prompt"] == "The caller may say: Rohloff, Ana."
-    assert audio["input"]["noise_reduction"] == {"type": "near_field"}
-
-
-@pytest.mark.parametrize(
-    ("patience", "turn_detection", "found"),
-    [
-        ("long", "semantic", {"type": "semantic_vad", "eagerness": "low"}),
-        ("short", "server", {"type": "server_vad", "silence_duration_ms": 300}),
-        ("long", {"type": "server_vad", "silence_duration_ms": 250}, {"silence_duration_ms": 250}),
-    ],
-)
-def test_patience_sets_the_turn_detection(patience: Any, turn_detection: Any, found: dict[str, Any]) -> None:
-    agent = replace(MAYA, patience=patience, openai={"turn_detection": turn_detection})
-    update = Talk(settings=replace(NEW_CALL, agent=agent), applied=False).flush()[0]
-    check_openai(update)
-    assert found.items() <= update["session"]["audio"]["input"]["turn_detection"].items()
-
-
 def test_agent_that_is_not_interrupted_at_once_answers_when_asked() -> None:
     talk = Talk(settings=replace(NEW_CALL, agent=replace(MAYA, interrupt="words"))).greeted()
     assert talk.codec.waits_for_text
@@ -212,19 +161,6 @@ def test_patience_sets_the_pauses(dialect: Any, option: Any, patience: Any, paus
         update = talk.flush()[-1]
         assert values.items() <= detection(update).items()
         assert detection(update).keys() == detection(first).keys()
-
-
-def test_xai_has_its_own_places() -> None:
-    agent = replace(MAYA, speak={"model": "cedar"}, listen={"keyterms": ["Rohloff"]})
-    update = Talk(XAI, replace(NEW_CALL, agent=agent), applied=False).flush()[0]
-    check_xai(update)
-    session = update["session"]
-    assert (session["voice"], session["turn_detection"]["type"]) == ("eve", "server_vad")
-    assert session["audio"]["input"]["transcription"] == {
-        "model": "grok-transcribe",
-        "language_hint": "en",
-        "keyterms": ["Rohloff"],
-    }
 
 
 def test_greeting_follows_the_settings() -> None:
