@@ -22,6 +22,7 @@ import numpy as np
 from gateway.errors import EngineRefused
 from gateway.extras import how_to_install
 from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
+from gateway.speech.noise_reduction import reduce_noise
 from gateway.speech.samples import RATE, Samples, downsample, encode, resample, trim, upsample
 
 FRAME_SAMPLES: Final = 256
@@ -167,7 +168,7 @@ class Moonshine:
 
     def transcribe(self, samples: Samples) -> str:
         """For audio of up to half a minute."""
-        wide = upsample(samples, _RECOGNISER_RATE // RATE)
+        wide = upsample(self.prepare(samples), _RECOGNISER_RATE // RATE)
         wide = np.pad(wide, (0, max(0, _MIN_SAMPLES - len(wide))))[np.newaxis]
         mask = np.ones(wide.shape, np.int64)
         (states,) = self._encoder.run(None, {"input_values": wide, "attention_mask": mask})
@@ -175,6 +176,9 @@ class Moonshine:
         content = b"".join(self._tokens[token] for token in self._decode(states, mask, max_tokens))
         text = content.decode("utf-8", "replace").replace("▁", " ").strip()
         return text[:-1] if text.endswith("..") and not text.endswith("...") else text
+
+    def prepare(self, samples: Samples) -> Samples:
+        return reduce_noise(samples)
 
     def _decode(self, states: Any, mask: Any, max_tokens: int) -> list[int]:
         """Greedy decoding."""

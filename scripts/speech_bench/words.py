@@ -2,14 +2,14 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from gateway.bench.local import hear
 from gateway.simulate.word_error import WordError, word_error
-from gateway.speech.models import Models
+from gateway.speech.models import Models, Moonshine
 from gateway.speech.samples import RATE, Samples, encode
 from scripts.speech_bench.recordings import Clip, Line, Recordings, echo, noises, packet_loss, with_noise
 
@@ -30,11 +30,21 @@ class WordRow:
     clips: int
     whole: int
     error: WordError
+    plain: WordError | None = None
+    """Without noise reduction, where it was measured."""
+
+
+class PlainMoonshine(Moonshine):
+    """Moonshine without noise reduction."""
+
+    def prepare(self, samples: Samples) -> Samples:
+        return samples
 
 
 def measure(*, sentences: int, progress: Progress) -> list[WordRow]:
-    """All sets on a clear line; on each bad line `sentences` sentences and the strings of digits."""
+    """All sets on a clear line; on each bad line `sentences` sentences and half of the strings of digits."""
     recordings, models = Recordings(), Models.load()
+    plain = replace(models, recogniser=PlainMoonshine())
     everything = sorted(recordings.sentences(), key=lambda clip: clip.name)
     sample = random.Random(1).sample(everything, min(sentences, len(everything)))
     digit_strings = _strings(recordings, "digits", _DIGITS, 6)
@@ -50,19 +60,22 @@ def measure(*, sentences: int, progress: Progress) -> list[WordRow]:
     for name, clips in sets.items():
         progress(name)
         rows.append(_row(name, "clear", clips, lambda samples: samples, models))
+    bad_line_sets = {"sentences": sample, "strings of 6 digits": digit_strings[: _STRINGS // 2]}
     for line_name, line in bad_lines().items():
-        progress(line_name)
-        rows.append(_row("sentences", line_name, sample, line, models))
-        rows.append(_row("strings of 6 digits", line_name, digit_strings, line, models))
+        for name, clips in bad_line_sets.items():
+            progress(f"{name}, {line_name}")
+            row = _row(name, line_name, clips, line, models)
+            rows.append(replace(row, plain=_row(name, line_name, clips, line, plain).error))
     return rows
 
 
 def bad_lines() -> dict[str, Line]:
-    """The noises of langwatch-scenario at 15 and 5 dB below the speech, and its line effects."""
-    lines: dict[str, Line] = {}
-    for name, noise in noises().items():
-        lines |= {f"{name}, {decibels} dB": with_noise(noise, decibels) for decibels in (15, 5)}
+    """A clear line for comparison; the noises of langwatch-scenario 10 dB below the speech; its line effects."""
+    lines: dict[str, Line] = {"clear": lambda samples: samples}
+    lines |= {name: with_noise(noise, 10) for name, noise in noises().items()}
+    hiss = np.random.default_rng(3).normal(0, 0.1, 3 * RATE).astype(np.float32)
     return lines | {
+        "hiss": with_noise(hiss, 10),
         "5 % of packets lost": packet_loss(0.05),
         "20 % lost, 0.1 s each": packet_loss(0.2, packet_seconds=0.1),
         "echo after 0.2 s": echo(),
@@ -92,7 +105,9 @@ def _strings(recordings: Recordings, folder: str, names: str, length: int) -> li
 
 
 def as_table(rows: Sequence[WordRow]) -> str:
-    lines = ["| speech | line | clips | without error | word error rate |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| speech | line | clips | without error | word error rate | without noise reduction |"]
+    lines.append("| --- " * 6 + "|")
     for row in rows:
-        lines.append(f"| {row.speech} | {row.line} | {row.clips} | {row.whole} | {row.error.share:.1%} |")
+        plain = f"{row.plain.share:.1%}" if row.plain else ""
+        lines.append(f"| {row.speech} | {row.line} | {row.clips} | {row.whole} | {row.error.share:.1%} | {plain} |")
     return "\n".join(lines)
