@@ -2,8 +2,8 @@
 Reduces steady noise (street, fans, hiss) in a segment before it is recognised.
 
 A Wiener filter: each frequency is attenuated where its level is near that of the noise, which is estimated from the
-quietest parts of the segment. More attenuation than 6 dB distorts the speech and costs more words than it saves
-(docs/performance.md).
+quietest parts of the segment. A quiet line is left as it is, and nothing is attenuated by more than 6 dB: distortion
+would cost more words than it saves (docs/performance.md).
 """
 
 from typing import Final
@@ -19,6 +19,8 @@ _QUIETEST: Final = 0.1
 _BIAS: Final = 1.6
 """How far the noise is above the estimate, on average."""
 _SMOOTHED_FRAMES: Final = 5
+_QUIET_LINE: Final = 10 ** (25 / 10)
+"""Speech this much stronger than the noise needs no reduction. Noise 10 dB below the speech is at 10 to 18 dB here."""
 _LEAST_GAIN: Final = 0.5
 _WEIGHT: Final = np.sqrt(np.hanning(_WINDOW + 1)[:-1]).astype(np.float32)
 
@@ -34,6 +36,8 @@ def reduce_noise(samples: Samples) -> Samples:
     power = np.lib.stride_tricks.sliding_window_view(neighbours, _SMOOTHED_FRAMES, axis=0).mean(axis=-1)
     inside = power[_WINDOW // _HOP : -_WINDOW // _HOP]  # without the padding
     noise = np.quantile(inside, _QUIETEST, axis=0) * _BIAS
+    if np.quantile(inside.sum(axis=1), 1 - _QUIETEST) >= _QUIET_LINE * noise.sum():
+        return samples
     gain = np.maximum(1 - noise / np.maximum(power, 1e-12), _LEAST_GAIN)
     parts = np.fft.irfft(spectrum * gain, _WINDOW) * _WEIGHT
     mixed = np.zeros(len(padded) + _WINDOW, np.float32)

@@ -33,3 +33,8 @@ def test_every_length_is_kept(length):
 
 def test_silence_stays_silent():
     assert not reduce_noise(np.zeros(RATE, np.float32)).any()
+
+
+def test_quiet_line_is_left_as_it_is():
+    heard = reduce_noise(BURSTS + NOISE * 0.02)
+    assert (heard == (BURSTS + NOISE * 0.02).astype(np.float32)).all()
