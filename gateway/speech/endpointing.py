@@ -31,15 +31,12 @@ Silence that ends a turn, in seconds, by how its text ends.
 Measured with human recordings, as are the words below (python -m scripts.speech_bench turns). A model that listens to
 intonation (Smart Turn 3.2) cut callers off more often by itself, and about as often together with these rules.
 """
-ASKED: Final = 1.20
+ASKED: Final = 1.50
 ASKED_DICTATING: Final = 2.00
 """The same after a question for a number, a spelling or an address: for other answers, and for those that may go on."""
 DICTATION: Final = "dictation"
 _PATIENCE: Final = {"short": 0.8, "long": 1.8}
 """By how much an agent's `patience` changes them."""
-_DIGIT: Final = re.compile(r"\d|\b(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)\b", re.I)
-_WHOLE_NUMBER: Final = 10
-"""A number with so many digits may be complete."""
 _MAX_HABIT: Final = 0.60
 _HABIT_FACTOR: Final = 1.1
 
@@ -96,8 +93,8 @@ class TurnDetector:
         silence = silence_after(text)
         if self.patience != DICTATION:
             silence *= _PATIENCE.get(self.patience, 1.0)
-        elif len(_DIGIT.findall(text)) < _WHOLE_NUMBER:  # the agent has asked for it
-            silence = ASKED_DICTATING if silence >= DICTATING else max(silence, ASKED)
+        else:  # how many digits there are is not certain enough to end it sooner
+            silence = ASKED_DICTATING if silence >= DICTATING else ASKED
         return max(silence, min(self._habit * _HABIT_FACTOR, _MAX_HABIT))
 
     def _between_turns(self, probability: float) -> TurnBoundary | None:

@@ -17,8 +17,9 @@ QUIET = b"".join(line_noise(100))  # two seconds
 def listen(models):
     """All events in some audio with their times; recognition takes no time."""
 
-    def listen(sound, *, frame_bytes=160, end=False):
+    def listen(sound, *, frame_bytes=160, end=False, patience="normal"):
         stt_stream, heard = SttStream(VoiceActivityDetector(models.silero), TurnDetector()), []
+        stt_stream.set_patience(patience)
 
         def take(events, at):
             for event in events:
@@ -71,6 +72,21 @@ def test_incomplete_sentence_gets_more_time(listen):
     gap = QUIET[: RATE * 7 // 10]
     sound = QUIET + pico("I would like to") + gap + pico("book an appointment.") + QUIET
     assert len(texts(listen(sound))) == 1
+
+
+@pytest.mark.parametrize(("patience", "turns"), [("normal", 3), ("dictation", 1)])
+def test_number_that_was_asked_for_is_one_turn(listen, patience, turns):
+    gap = QUIET[: RATE * 14 // 10]
+    groups = ("zero four seven", "nine one", "six three two")
+    sound = QUIET + b"".join(pico(group) + gap for group in groups) + QUIET
+    assert len(texts(listen(sound, patience=patience))) == turns
+
+
+@pytest.mark.parametrize(("patience", "turns"), [("short", 2), ("long", 1)])
+def test_patience_decides_what_a_pause_is(listen, patience, turns):
+    gap = QUIET[: RATE * 5 // 10]
+    sound = QUIET + pico("My name is Anna.") + gap + pico("I have a question.") + QUIET
+    assert len(texts(listen(sound, patience=patience))) == turns
 
 
 def test_keys_never_reach_the_recogniser(listen):
