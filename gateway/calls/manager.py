@@ -600,8 +600,8 @@ class CallManager:
         call.task.add_done_callback(self._running.discard)
         if call.order is not None and call.order.voicemail is not None:
             was_reached = [AnsweredBy.GREETING_OVER] if media.session.voicemail else []  # on an earlier stream
-            for report in call.answered_by or was_reached:
-                media.answered_by(report, call.order.voicemail)
+            for report in call.answered_by or was_reached:  # once it runs
+                asyncio.get_running_loop().call_soon(media.answered_by, report, call.order.voicemail)
         return media
 
     async def _redeem(self, key: CallKey, started: StreamStarted) -> ManagedCall | None:

@@ -694,7 +694,9 @@ async def test_report_waits_for_the_media(tmp_path):
     setup = Setup(tmp_path)
     call, _ = await dialled(setup)
     setup.manager.answered_by(TWILIO, AnsweredBy.MACHINE)
-    assert (await setup.attach(call)).reports == [(AnsweredBy.MACHINE, "")]
+    media = await setup.attach(call)
+    await asyncio.sleep(0)
+    assert media.reports == [(AnsweredBy.MACHINE, "")]
     setup.ticking.cancel()
 
 
@@ -704,7 +706,9 @@ async def test_report_may_come_before_the_call(tmp_path):
     await asyncio.sleep(0.1)
     call, _ = await dialled(setup)
     await asyncio.sleep(1)
-    assert (await setup.attach(call)).reports == [(AnsweredBy.MACHINE, "")]
+    media = await setup.attach(call)
+    await asyncio.sleep(0)
+    assert media.reports == [(AnsweredBy.MACHINE, "")]
     setup.ticking.cancel()
 
 
@@ -722,7 +726,9 @@ async def test_new_stream_of_a_call_with_a_mailbox_knows_it(tmp_path):
     call, _ = await dialled(setup, "Call back.")
     call.session = call.new_session()
     call.session.voicemail = Voicemail.REACHED
-    assert (await setup.attach(call)).reports == [(AnsweredBy.GREETING_OVER, "Call back.")]
+    media = await setup.attach(call)
+    await asyncio.sleep(0)
+    assert media.reports == [(AnsweredBy.GREETING_OVER, "Call back.")]
     setup.ticking.cancel()
 
 

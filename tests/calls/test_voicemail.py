@@ -162,6 +162,20 @@ async def test_message_left_on_an_earlier_stream_is_not_left_again(line):
     assert line.engine.session.said == []
 
 
+async def test_report_may_come_before_the_media():
+    """The call manager passes it on as soon as the call runs; the engine is not connected then."""
+    line = Line()
+    for report in (AnsweredBy.MACHINE, AnsweredBy.GREETING_OVER):
+        asyncio.get_running_loop().call_soon(line.call.answered_by, report, MESSAGE)
+    await line.connected()
+    assert line.engine.session.said == [MESSAGE]
+    sent = line.stream.audio
+    line.agent_says("Hi, Maya here.")  # the greeting, which the engine says by itself
+    assert line.stream.audio == sent
+    assert await message_played(line) is EndReason.VOICEMAIL_LEFT
+    assert spoken(line) == [MESSAGE]
+
+
 @pytest.mark.parametrize(
     "message, detection",
     [(None, MachineDetection.OFF), ("", MachineDetection.MACHINE), (MESSAGE, MachineDetection.GREETING_END)],

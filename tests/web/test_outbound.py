@@ -167,6 +167,21 @@ async def test_mailbox_gets_the_message_and_the_webhook_says_so(stage: Stage, re
     assert not receiver.repeated and call.violations == []
 
 
+async def test_mailbox_gets_the_message_on_a_new_stream(stage: Stage, receiver: WebhookReceiver):
+    """The stream is lost while the mailbox's greeting plays; the new one is silent until its end, too."""
+    call, conversation, _ = await placed(stage, voicemail={"say": MESSAGE})
+    await stage.answer(call, conversation, "Am I speaking to Bertha?")
+    await call.detects("machine")
+    await call.streams[0].abort()
+    again = await stage.engine.next_conversation()
+    await again.configured()
+    await call.detects("beep")
+    await call.over()
+    [ended] = await until(receiver.messages)
+    assert ended["end_reason"] == "voicemail left" and ended["turns"][-1]["text"].endswith(MESSAGE)
+    assert len(await until(lambda: receiver.messages("voicemail.left"))) == 1 and not receiver.repeated
+
+
 @pytest.mark.parametrize("answerer", ["machine", "fax"])
 async def test_mailbox_is_hung_up_on_and_leaves_no_document(stage: Stage, receiver: WebhookReceiver, answerer: str):
     call, conversation, _ = await placed(stage, voicemail="hang_up")
