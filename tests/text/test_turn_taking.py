@@ -37,6 +37,11 @@ def test_every_language_excuses_a_lost_connection():
         ("fr", "D’accord."),
         ("fr", "Ah oui, très bien."),
         ("it", "Mm-hm, okay."),
+        ("en", "Sure thing."),
+        ("en", "Ooh, nice, that makes sense."),
+        ("de", "Alles gut, ja."),
+        ("es", "Ya, ya, entiendo."),
+        ("fr", "Ah bon ?"),
     ],
 )
 def test_backchannels_are_recognised(language, text):
@@ -63,6 +68,10 @@ def test_backchannels_are_recognised(language, text):
         ("es", "Ya no."),
         ("fr", "D'accord, mais pas demain."),
         ("fr", "Non."),
+        ("en", "Yes, please."),
+        ("en", "Fine, cancel it."),
+        ("de", "Genau um drei."),
+        ("es", "Ya basta."),
         ("en", "okay " * 7),
     ],
 )
@@ -101,6 +110,8 @@ def test_question_is_where_the_caller_is(heard, rest, asking):
         ("es", "Dígame su correo electrónico, por favor."),
         ("fr", "Pouvez-vous épeler votre nom ?"),
         ("fr", "Quel est votre code postal ?"),
+        ("fr", "Pouvez-vous l'épeler ?"),
+        ("de", "Unter welcher Telefonnummer erreiche ich Sie?"),
         ("it", "What is your order number?"),
     ],
 )
