@@ -236,10 +236,11 @@ async def test_redis_files_hold_nothing_that_was_forgotten_aloud(tmp_path: Path,
 
 
 async def test_pin_set_aloud_is_nowhere(stage: Stage, llm: FakeLlm, tmp_path: Path) -> None:
-    await _call(stage, "Set my PIN to four seven one one.", "Yes.")
+    # Long: four digits are in a session's id or a time by chance.
+    await _call(stage, "Set my PIN to four seven one one eight two six three.", "Yes.")
     asked, done = _agent(await stage.archive())[1:]
     assert asked == "Shall I set the number you just gave as your PIN? Please say yes or no."
     assert done == "All right, your PIN is set."
     assert "CALLER: [PIN removed]" in await stage.archive()
-    assert not holding(["four seven one one", "4711"], _places(tmp_path))
+    assert not holding(["four seven one one", "47118263"], _places(tmp_path))
     assert not any("four seven one one" in str(request) for request in llm.requests)
