@@ -205,5 +205,6 @@ class Supervisor:
 
 
 def _send(process: BaseProcess, number: int) -> None:
+    assert process.pid is not None  # it was started
     with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid or 0, number)
+        os.kill(process.pid, number)
