@@ -376,6 +376,22 @@ async def test_pause_is_filled_in_real_time(stage: Stage) -> None:
         assert 45 <= len(stage.engine.session.audio) <= 55
 
 
+async def test_caller_who_is_ignored_is_replaced_by_silence(stage: Stage) -> None:
+    """Also in a session that replaces the present one."""
+    async with stage.running():
+        stage.connection.ignore_caller()
+        for session in (1, 2):
+            stage.engine.session.audio.clear()
+            for _ in range(10):
+                stage.call.caller_audio.pass_on(AUDIO)
+                await stage.ticks(0.1)
+            assert set(stage.engine.session.audio) == {SILENCE_FRAME}
+            if session == 1:
+                stage.engine.session.events.on_engine_closed(EngineUnavailable("gone"))
+                await stage.ticks(5)
+    assert len(stage.engine.sessions) == 2
+
+
 async def test_session_that_stops_answering_is_replaced(stage: Stage) -> None:
     async with stage.running():
         first = stage.engine.session
