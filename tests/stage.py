@@ -182,6 +182,7 @@ async def staged(
     hurries: bool = False,
     connect: Connector = picows.connect,
     timeouts: Timeouts = Timeouts(),
+    engines: Mapping[str, MakeEngine] = ENGINES,
     **environ: str,
 ) -> AsyncIterator[Stage]:
     """A gateway between this carrier and an engine, otherwise with default settings."""
@@ -208,6 +209,7 @@ async def staged(
                 hurries=hurries,
                 connect=connect,
                 timeouts=timeouts,
+                engines=engines,
             )
         )
         carrier.gateway_url = url
