@@ -22,7 +22,7 @@ from gateway.agents import Agent, AgentDirectory, find_text
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, MemoryServices, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts
-from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
+from gateway.calls.engine_connection import CallEngines, EngineConfig, EngineTimeouts
 from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
 from gateway.calls.hosted_llm import HostedLlm
 from gateway.calls.manager import Admission, CallManager
@@ -482,8 +482,11 @@ async def _call_factory(
         bearers=cluster,
     )
     stack.push_async_callback(agent_llm.close, config.agent_llms)
+    by_agent = config.engines.by_agent
+    engines = CallEngines({name: EngineConfig(of_agent, timeouts.engine) for name, of_agent in by_agent.items()})
+    stack.callback(engines.close)
     return CallFactory(
-        {name: EngineConfig(engines, timeouts.engine) for name, engines in config.engines.by_agent.items()},
+        engines,
         agent_llms,
         await _tool_loader(config, resources, memory, stack),
         memory or NoMemoryServices(resources.sharing.store),

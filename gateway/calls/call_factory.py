@@ -1,7 +1,7 @@
 """Makes the live call of a media stream, from what calls use: memory, tools, the engine, recorders and the call log."""
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -10,11 +10,12 @@ from gateway.agents import Agent, ConsentSettings
 from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
 from gateway.calls.call_end import CallLeg
 from gateway.calls.call_table import ManagedCall
-from gateway.calls.engine_connection import EngineConfig
+from gateway.calls.engine_connection import CallEngines
 from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.transcript import CallRecords
 from gateway.cluster.node import Cluster
 from gateway.cluster.store import NoSharedStore
+from gateway.engines.early_connection import NoEarlyConnection
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote
 from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
@@ -29,6 +30,8 @@ from gateway.telephony.rest import CallControl
 from gateway.tools.executor import CallTools, ToolLoader
 
 UNCOUNTED: Final = NoSharedStore()
+HANDED_OVER_FROM: Final = "twilio"
+"""The carrier whose calls can be handed over to an agent at ElevenLabs."""
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""
 
@@ -124,8 +127,7 @@ class AgentMemory:
 class CallFactory:
     """Prepares calls while the phone rings, makes them when their media arrives, and logs them."""
 
-    engines: Mapping[str, EngineConfig]
-    """By the agent's name."""
+    engines: CallEngines
     agent_llms: ResponderFactory
     tool_loader: ToolLoader
     memory: MemoryServices | NoMemoryServices
@@ -138,7 +140,7 @@ class CallFactory:
         return self.memory.log
 
     def has_engine(self, agent: Agent) -> bool:
-        return self.engines[agent.name].is_set_up
+        return self.engines.is_set_up(agent.name)
 
     @property
     def has_memory(self) -> bool:
@@ -147,7 +149,9 @@ class CallFactory:
     # While the phone rings
 
     def prepare(self, call: ManagedCall) -> None:
-        """Begin to load what the call will need: memory, and the agent's functions."""
+        """Begin to load what the call will need: memory, and the agent's functions. Connect to the engine."""
+        if not (call.agent.is_handed_over and call.key[0] == HANDED_OVER_FROM):
+            call.engine = self.engines.connect_early(call.agent.name)
         call.tools = self.tool_loader.load(call.agent, call.access)
         call.access.open(self.memory.source(call.agent, call.access))
 
@@ -167,7 +171,7 @@ class CallFactory:
         session = call.session or call.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
-        engine = self.engines[call.agent.name]
+        engine, call.engine = self.engines.config(call.agent.name, call.engine), NoEarlyConnection()
         session.engine = engine.engines[0].name
         self.open_log(session, call)
         asks = call.agent.consent.require and session.consent is Consent.NONE

@@ -16,6 +16,7 @@ from gateway.calls.outbound import OutboundCall, speaker
 from gateway.calls.recorder import FORMAT, CallRecorder
 from gateway.calls.state import CallState, checked
 from gateway.cluster.directory import CallRecord
+from gateway.engines.early_connection import EarlyConnection, NoEarlyConnection
 from gateway.history.call_log import RecoveredCall
 from gateway.memory.access import MemoryAccess
 from gateway.session import CallKey, TrustLevel, VoiceSession, new_session_id
@@ -102,6 +103,8 @@ class ManagedCall:
     may_be_elsewhere: bool = False
     """Taken over from a node that could not be asked and may still have the media."""
     tools: asyncio.Task[CallTools] | None = None
+    engine: EarlyConnection | NoEarlyConnection = NoEarlyConnection()
+    """Opened while the phone rang; attached to `media`."""
     recorder: CallRecorder | None = None
     media: Call | None = None
     """The live call, while media is attached."""
@@ -207,6 +210,7 @@ class ManagedCall:
         self.access.close()
         if self.tools is not None:
             self.tools.cancel()
+        self.engine.close()
 
     # Descriptions for the carrier, the journal, other nodes and recordings
 

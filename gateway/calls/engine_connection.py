@@ -9,7 +9,7 @@ engines goes on with the next one (`engines/failover.py`).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -20,6 +20,7 @@ from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import wait_for_event
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_audio import TurnAudio
+from gateway.engines.early_connection import EarlyConnection, NoEarlyConnection
 from gateway.engines.failover import EngineChain, GuardedEngine
 from gateway.engines.interface import (
     AgentSettings,
@@ -34,6 +35,8 @@ from gateway.errors import EngineError, EngineUnavailable
 from gateway.history.live_events import CallEvents
 from gateway.metrics import ENGINE_FAILOVERS, ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 
+MOST_EARLY: Final = 100
+"""Connections that were opened while the phone rang, and wait for media."""
 STALLED_BYTES: Final = 4 * 1024 * 1024
 """Unsent data at which a peer counts as no longer reading."""
 
@@ -66,6 +69,9 @@ class EngineTimeouts:
     """Audio kept until the first session is ready: the caller's first words."""
     reconnect_audio: float = 1.0
     """Audio kept while a session is replaced; an answer to anything older would come too late."""
+    early: float = 8.0
+    """How long a connection that was opened while the phone rang waits for media. Deepgram closes one on which nothing
+    was sent for 10 s."""
     failover_audio: float = 30.0
     """The same for another engine: also what the lost one had received and not turned into text."""
 
@@ -76,10 +82,43 @@ class EngineConfig:
 
     engines: Sequence[GuardedEngine]
     timeouts: EngineTimeouts = EngineTimeouts()
+    early: EarlyConnection | NoEarlyConnection = NoEarlyConnection()
+    """Of one call."""
 
     @property
     def is_set_up(self) -> bool:
         return not isinstance(self.engines[0].engine, NoEngine)
+
+
+class CallEngines:
+    """The engines of each agent's calls, and the connections that wait for the media of a call."""
+
+    def __init__(self, configs: Mapping[str, EngineConfig], *, most_early: int = MOST_EARLY) -> None:
+        """`configs`: by the agent's name. `most_early`: connections that may wait; further calls connect later."""
+        self._configs = configs
+        self._most_early = most_early
+        self._early: set[EarlyConnection] = set()
+
+    def config(self, agent: str, early: EarlyConnection | NoEarlyConnection) -> EngineConfig:
+        """For a call, with the connection that was opened for it."""
+        return replace(self._configs[agent], early=early)
+
+    def is_set_up(self, agent: str) -> bool:
+        return self._configs[agent].is_set_up
+
+    def connect_early(self, agent: str) -> EarlyConnection | NoEarlyConnection:
+        """The phone rings: connect to the agent's engine."""
+        config = self._configs[agent]
+        if len(self._early) >= self._most_early or not config.is_set_up:
+            return NoEarlyConnection()
+        early = EarlyConnection(config.engines, config.timeouts.early, self._early.discard)
+        self._early.add(early)
+        return early
+
+    def close(self) -> None:
+        """Close the connections that wait."""
+        for early in list(self._early):
+            early.close()
 
 
 class EngineListener(Protocol):
@@ -112,6 +151,7 @@ class EngineConnection:
         """`sorry` is said when the conversation goes on after a loss; with `resumed` already by the first session."""
         self._call = call
         self._chain = EngineChain(config.engines)
+        self._early_connection = config.early
         self._has_several = len(config.engines) > 1
         self._timeouts = config.timeouts
         self._agent_context = agent_context
@@ -166,7 +206,7 @@ class EngineConnection:
         pauses = list(self._timeouts.retry_pauses)
         while True:
             tried_at = self._loop.time()
-            engine = self._chain.next(tried_at)
+            engine = self._chain.next(tried_at, connected=self._early_connection.engine)
             try:
                 await self._run_session(engine)
             except EngineError as error:
@@ -233,10 +273,13 @@ class EngineConnection:
                 session.close()
 
     async def _connect(self, engine: GuardedEngine, load_settings: LoadSettings) -> EngineSession:
-        seconds = self._timeouts.failover_connect
+        seconds, now = self._timeouts.failover_connect, self._loop.time()
+        early, self._early_connection = self._early_connection, NoEarlyConnection()
+        connect = early.attach if early.engine is engine else engine.engine.connect
+        began = early.connecting_since or now
         try:
-            async with asyncio.timeout(seconds if self._hurried else None):
-                return await engine.engine.connect(load_settings, self)
+            async with asyncio.timeout_at(began + seconds if self._hurried else None):
+                return await connect(load_settings, self)
         except TimeoutError:
             raise EngineUnavailable(f"the engine did not connect within {seconds:.0f} s") from None
 

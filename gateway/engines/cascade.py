@@ -151,6 +151,9 @@ class CascadeSession:
         if settings.llm is None:
             raise EngineRefused(f"the engine {self._name} needs a language model")
         self._agent = settings.agent
+        if self._events is not None:
+            self._recorder = self._events.recorder
+            self._output.bind(self._events)
         self._llm = settings.llm.model
         self._functions = settings.functions
         self._is_full = is_full

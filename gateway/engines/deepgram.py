@@ -112,8 +112,11 @@ class DeepgramSession:
         """Send the settings. Raises EngineRefused or EngineUnavailable if the connection is lost first."""
         await asyncio.wait({self._welcome}, timeout=welcome_seconds)
         settings = await load_settings() if self._socket is not None else None
-        if self._socket is None or settings is None:
+        if self._socket is None or self._events is None or settings is None:
             raise self._error()
+        self._recorder = self._events.recorder
+        self._output.bind(self._events)
+        self.send_audio = self._send_recorded_audio if self._recorder.wants_frames else self._socket.send_binary
         self._send(self._codec.settings(settings))
 
     # EngineSession
@@ -171,7 +174,6 @@ class DeepgramSession:
 
     def on_open(self, socket: Socket) -> None:
         self._socket = socket
-        self.send_audio = self._send_recorded_audio if self._recorder.wants_frames else socket.send_binary
 
     def on_text(self, data: bytes) -> None:
         events = self._events

@@ -111,8 +111,11 @@ class EngineChain:
         """Whether another engine could take over at once."""
         return any(one is not self.current and one.admits(now) for one in self._untried)
 
-    def next(self, now: float) -> GuardedEngine:
-        """The engine for the next session: the first that works, else the one that failed longest ago."""
+    def next(self, now: float, connected: GuardedEngine | None = None) -> GuardedEngine:
+        """The engine for the next session: `connected`, the first that works, or the one that failed longest ago."""
+        if connected is not None:
+            self.current = connected
+            return connected
         untried = self._untried
         working = (one for one in untried if one.admits(now))
         self.current = next(working, None) or min(untried, key=lambda one: one.retry_at)

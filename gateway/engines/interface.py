@@ -253,10 +253,14 @@ class AgentAudioOutput:
     __slots__ = ("_added_delay", "_chunks", "_pass_on", "_record")  # used for each frame
 
     def __init__(self, events: EngineEvents, engine: str) -> None:
-        self._record = events.recorder.audio_from_engine if events.recorder.wants_frames else None
-        self._pass_on = events.on_agent_audio
         self._added_delay = ADDED_DELAY.labels("to carrier", engine)
         self._chunks = 0
+        self.bind(events)
+
+    def bind(self, events: EngineEvents) -> None:
+        """Bind the methods of the call directly. Again once it has media, if the connection was opened before."""
+        self._record = events.recorder.audio_from_engine if events.recorder.wants_frames else None
+        self._pass_on = events.on_agent_audio
 
     def send(self, audio: bytes) -> None:
         self._chunks += 1
@@ -331,8 +335,10 @@ class VoiceEngine(Protocol):
         """
         Open a session and send it its settings; `SettingsApplied` follows.
 
-        `load_settings` is called once the connection is open, so that memory loads during the handshake. Raises
-        EngineUnavailable, or EngineRefused where another attempt would fail in the same way.
+        `load_settings` is called once the connection is open, so that memory loads during the handshake. It may take
+        until the phone is answered: a session binds `recorder` and `on_agent_audio` of `events` after that. When this
+        is cancelled, the connection closes. Raises EngineUnavailable, or EngineRefused where another attempt would
+        fail in the same way.
         """
         ...
 

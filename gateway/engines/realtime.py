@@ -240,8 +240,10 @@ class RealtimeSession(LinkEvents):
         self._link = self._engine.new_link(self)
         await self._engine.open(self._link)
         settings = await self._load_settings()
-        if self._link.socket is None:
+        if self._link.socket is None or self._events is None:
             raise self._link.error()
+        self._recorder = self._events.recorder
+        self._output.bind(self._events)
         self._engine.check(settings)
         self._language = settings.agent.language
         self._recorder.to_engine(self._recording.settings(settings))

@@ -9,7 +9,7 @@ from gateway.agents import Agent, ConsentSettings
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import ManagedCall
-from gateway.calls.engine_connection import EngineConfig
+from gateway.calls.engine_connection import CallEngines, EngineConfig
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
 from gateway.cluster.node import SingleNode
 from gateway.engines.failover import GuardedEngine
@@ -66,7 +66,7 @@ class Llms:
 
 def factory(log=None, recordings=None):
     memory = Memory(log) if log is not None else NoMemoryServices()
-    engines = {"maya": EngineConfig([GuardedEngine(FakeVoiceEngine())])}
+    engines = CallEngines({"maya": EngineConfig([GuardedEngine(FakeVoiceEngine())])})
     return CallFactory(
         engines, Llms(), Tools(), memory, RecordingDirectory(recordings), EventPublisher(), LiveCallTimeouts()
     )

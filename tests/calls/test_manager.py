@@ -10,12 +10,15 @@ from gateway.agents import AgentDirectory
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts, ManagedCall
+from gateway.calls.engine_connection import CallEngines, EngineConfig
 from gateway.calls.manager import MAX_STRANGERS, MAX_UNCLAIMED_STREAMS, Admission, CallManager, Refusal
 from gateway.calls.outbound import OutboundCall
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
 from gateway.calls.state import CallState
 from gateway.cluster.directory import CallRecord, NodeCommandKind
 from gateway.cluster.node import Reclaim, SingleNode
+from gateway.engines.failover import GuardedEngine
+from gateway.engines.interface import NoEngine
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import RecoveredCall
 from gateway.history.live_events import EventPublisher, NoCallLog
@@ -24,6 +27,7 @@ from gateway.telephony.codec import StreamStarted
 from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.phone_numbers import AllowList
 from tests.fakes.call_control import FakeCallControl
+from tests.fakes.call_parts import FakeVoiceEngine
 from tests.fakes.finalizer import FakeFinalizer
 
 pytestmark = pytest.mark.virtual_time
@@ -176,7 +180,7 @@ class Setup:
         self.cluster = cluster or SingleNode()
         self.tools = Tools()
         self.calls = Calls(
-            {"maya": SimpleNamespace(is_set_up=has_engine)},
+            CallEngines({"maya": EngineConfig([GuardedEngine(FakeVoiceEngine() if has_engine else NoEngine())])}),
             agent_llms=None,
             tool_loader=self.tools,
             memory=memory or NoMemoryServices(),
