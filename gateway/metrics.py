@@ -103,6 +103,9 @@ BARGE_INS: Final = _counter("barge_ins_total", "answers that callers interrupted
 TURN_STAGE_SECONDS: Final = _histogram(
     "turn_stage_seconds", "from the end of the caller's speech to each stage of the answer", ["stage", "engine"]
 )
+FIRST_AUDIO_SECONDS: Final = _histogram(
+    "first_audio_seconds", "from the answer of a call to the agent's first audio", ["carrier", "engine"]
+)
 MEMORY_LOAD: Final = _histogram(
     "memory_load_seconds", "from the incoming call to the caller's memory being loaded", ["outcome"]
 )

@@ -152,7 +152,9 @@ class VoiceSession:
     known_name: str = ""
     """The caller's name, as earlier calls gave it."""
     engine: str = ""
-    """The voice engine's name."""
+    """The name of the voice engine that answered last."""
+    first_audio: float | None = None
+    """Seconds from the answer to the agent's first audio."""
     usage: dict[str, int] = field(default_factory=dict)
     """Tokens of the agent's own language models, and of an engine that reports them."""
     trust: TrustLevel = TrustLevel.EVERYTHING

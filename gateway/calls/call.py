@@ -57,7 +57,7 @@ from gateway.history.live_events import CallEvents
 from gateway.llm.chat import LlmEndpoint
 from gateway.logs import CallLogger, call_name
 from gateway.memory.access import AccessChange, MemoryAccess
-from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
+from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, FIRST_AUDIO_SECONDS, WATCHDOG
 from gateway.session import EndReason, Turn, VoiceSession
 from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.media_stream import MediaStream
@@ -129,7 +129,7 @@ class Call:
         self.caller_audio = IncomingAudio(self.monitor)
         self.on_caller_audio = self.caller_audio.pass_on
         self.latency = TurnLatencyTracker(
-            lambda timing: observe(self._engine.name, timing), on_answer=records.events.first_audio_sent
+            lambda timing: observe(self._engine.name, timing), on_answer=self._first_audio_sent
         )
         self.on_over: Callable[[], None] = lambda: None
         """Called at once when the call is over; completing the session then takes a while."""
@@ -359,6 +359,13 @@ class Call:
                 self._events.publish("error", what="engine failed", reason=code)
             case _:
                 pass  # acknowledgements, which change nothing in the conversation
+
+    def _first_audio_sent(self, stages: dict[str, float | None] | None) -> None:
+        """The first audio of an answer, or of the greeting, was sent."""
+        self._events.first_audio_sent(stages)
+        if self.session.first_audio is None and not self.session.turns:
+            seconds = self.session.first_audio = round(self._loop.time() - self._carrier.started_at, 4)
+            FIRST_AUDIO_SECONDS.labels(self.session.carrier, self._engine.name).observe(seconds)
 
     def _silence_agent(self) -> None:
         if (unheard_ms := self._speech.interrupt()) is not None:

@@ -18,8 +18,8 @@ from gateway.history.calls_table import STAGES
 from gateway.history.queries import CallFilter
 
 DESCRIPTION: Final = (
-    "Percentiles of each stage of an answer, measured from the end of the caller's speech. Reads DATA_DIR, or asks "
-    "the gateway at --url."
+    "Percentiles of each stage of an answer, measured from the end of the caller's speech, and of the time from a "
+    "call's answer to the agent's first audio. Reads DATA_DIR, or asks the gateway at --url."
 )
 
 _HEAD: Final = ("from end of speech to", "turns", "p50", "p90", "p99", "max", "median over time")
@@ -52,18 +52,18 @@ def as_rows(figures: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield f"{title}: nothing measured"
         return
     stages = {stage: figures["stages"][stage] for stage in STAGES if figures["stages"][stage]["turns"]}
-    rows: list[Sequence[terminal.Cell]] = [
-        (
-            stage.replace("_", " "),
-            str(found["turns"]),
-            *(milliseconds(found[name]) for name in ("p50", "p90", "p99", "max")),
-            sparkline(found["course"]),
-        )
-        for stage, found in stages.items()
-    ]
     yield title
     yield ""
+    rows = [_row(stage.replace("_", " "), found["turns"], found) for stage, found in stages.items()]
     yield terminal.table(rows, head=_HEAD)
+    if (first := figures.get("first_audio", {})).get("calls"):
+        yield ""
+        yield terminal.table([_row("first audio", first["calls"], first)], head=("from answer to", "calls", *_HEAD[2:]))
+
+
+def _row(name: str, number: int, found: Mapping[str, Any]) -> Sequence[terminal.Cell]:
+    shown = (milliseconds(found[rank]) for rank in ("p50", "p90", "p99", "max"))
+    return (name, str(number), *shown, sparkline(found["course"]))
 
 
 def sparkline(values: Iterable[float | None]) -> Text:

@@ -188,6 +188,8 @@ def call_details(call: Row) -> Iterator[RenderableType]:
     yield line(call["session"], "bold")
     yield line(f"{minute(call['started_at'])}  {call['carrier']}  {call['caller']} with {call['agent']}")
     yield line(f"{duration(call['seconds'])}, {count(call['turns'], 'turn')}, {call['outcome']}")
+    if call.get("engine"):
+        yield line(f"engine: {call['engine']}, first audio after {milliseconds(call['first_audio'])}")
     if call.get("consent"):
         yield line(f"recording: {call['consent']}")
     about = {name: call[name] for name in ("session", "caller", "agent", "carrier")}

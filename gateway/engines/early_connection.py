@@ -103,7 +103,7 @@ class EarlyConnection:
         self._on_released(self)
 
     async def _open(self, chain: EngineChain) -> EngineSession:
-        while not chain.is_exhausted:
+        while True:
             self.engine, self.connecting_since = chain.next(self._loop.time()), self._loop.time()
             try:
                 return await self.engine.engine.connect(self._load_settings, self)
@@ -111,8 +111,11 @@ class EarlyConnection:
                 if self._settings.done():
                     raise  # from here on, the call chooses the next engine
                 chain.failed(error, self._loop.time())
-        self.engine = None
-        raise EngineUnavailable("no engine could be reached while the phone rang")
+                if chain.all_refused:
+                    raise  # the call gets it, instead of asking again
+                if chain.is_exhausted:
+                    self.engine = None
+                    raise
 
     async def _load_settings(self) -> AgentSettings:
         self.connecting_since = None

@@ -207,6 +207,7 @@ def merged(one: VoiceSession, other: VoiceSession) -> VoiceSession:
         turns=redact_turns([turn for turn in turns if turn.name not in retracted]),
         state=later.state or earlier.state,
         engine=later.engine or earlier.engine,
+        first_audio=later.first_audio if earlier.first_audio is None else earlier.first_audio,
         usage={name: one.usage.get(name, 0) + other.usage.get(name, 0) for name in {**one.usage, **other.usage}},
         timings=max(one.timings, other.timings, key=len),
         receipt=later.receipt or earlier.receipt,

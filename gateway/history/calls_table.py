@@ -26,8 +26,9 @@ STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "fir
 
 _COLUMNS: Final = "session_id, started_at, agent, caller, carrier, outcome, seconds, turns, memory_items"
 _ALL_COLUMNS: Final = f"{_COLUMNS}, document_id, summary_by, latencies"
-WITH_RECEIPT: Final = f"""SELECT {_ALL_COLUMNS}, consent, receipt FROM finished_calls
-    LEFT JOIN call_consents USING (session_id) LEFT JOIN call_receipts USING (session_id)"""
+WITH_RECEIPT: Final = f"""SELECT {_ALL_COLUMNS}, consent, engine, first_audio, receipt FROM finished_calls
+    LEFT JOIN call_consents USING (session_id) LEFT JOIN call_engines USING (session_id)
+    LEFT JOIN call_receipts USING (session_id)"""
 NEWEST_FIRST: Final = "ORDER BY started_at DESC, session_id DESC LIMIT ?"
 _FACTS_OF_CALLERS: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_entries
     JOIN documents ON documents.id = memory_entries.document_id
@@ -88,6 +89,10 @@ class FinishedCall(CallRow):
     """For each answer, the seconds of STAGES."""
     consent: str = ""
     """To the recording: announced, agreed, refused, no answer; empty if the agent asked for none."""
+    engine: str = ""
+    """The voice engine that answered last; empty if not known."""
+    first_audio: float | None = None
+    """Seconds from the answer to the agent's first audio."""
 
     def as_json(self) -> dict[str, Any]:
         """The call in reports, exports and the archive."""
@@ -294,6 +299,17 @@ class CallsTable:
 
         return await self._store.look(work)
 
+    async def first_audio(self, starts: Sequence[str], wanted: CallRowFilter = EVERY_CALL) -> list[Any]:
+        """Numpy arrays: of the calls of each time step, the seconds from the answer to the agent's first audio."""
+        import numpy as np
+
+        where, values = wanted.where()
+        query = f"""SELECT started_at, first_audio FROM finished_calls JOIN call_engines USING (session_id)
+            WHERE first_audio IS NOT NULL AND {where} ORDER BY started_at"""
+        rows = await self._store.fetch(query, *values)
+        edges = [bisect_left(rows, start, key=itemgetter(0)) for start in starts]
+        return [np.array([seconds for _, seconds in rows[a:b]]) for a, b in pairwise([*edges, len(rows)])]
+
 
 def _time_step(rows: Sequence[tuple[Any, ...]]) -> TimeStep:
     _, outcomes, seconds, memory_items, latencies = zip(*rows, strict=True) if rows else ((), (), (), (), ())
@@ -339,6 +355,8 @@ def finished_call(session: VoiceSession, *, document_id: str, summary_by: str) -
         receipt=session.receipt,
         timings=tuple(session.timings),
         consent=session.consent,
+        engine=session.engine,
+        first_audio=session.first_audio,
     )
 
 
@@ -352,21 +370,25 @@ def insert_call(connection: Connection, call: FinishedCall) -> None:
     connection.execute("INSERT INTO call_receipts VALUES (?, ?)", (call.session_id, receipt))
     if call.consent:
         connection.execute("INSERT INTO call_consents VALUES (?, ?)", (call.session_id, call.consent))
+    if call.engine:
+        engine = (call.session_id, call.engine, call.first_audio)
+        connection.execute("INSERT INTO call_engines VALUES (?, ?, ?)", engine)
 
 
 def delete_call(connection: Connection, session_id: str) -> None:
-    for table in ("finished_calls", "call_receipts", "call_consents"):
+    for table in ("finished_calls", "call_receipts", "call_consents", "call_engines"):
         connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
 
 def call_from_row(row: tuple[Any, ...]) -> FinishedCall:
-    *columns, document_id, summary_by, latencies, consent, receipt = row
+    *columns, document_id, summary_by, latencies, consent, engine, first_audio, receipt = row
     timings = tuple(
         {stage: None if isnan(value) else _seconds(value) for stage, value in zip(STAGES, turn, strict=True)}
         for turn in iter_unpack(_LATENCY, latencies)
     )
     given = orjson.loads(receipt or "{}")
-    return FinishedCall(*columns, document_id, summary_by, given, timings, consent or "")  # type: ignore[call-arg]
+    about = consent or "", engine or "", first_audio
+    return FinishedCall(*columns, document_id, summary_by, given, timings, *about)  # type: ignore[call-arg]
 
 
 def _seconds(value: float) -> float:

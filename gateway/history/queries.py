@@ -119,7 +119,11 @@ class CallHistory:
         }
 
     async def latency(self, wanted: CallFilter) -> dict[str, Any]:
-        """Percentiles of each stage, in seconds from the end of the caller's speech, and their median over time."""
+        """
+        Percentiles of each stage, in seconds from the end of the caller's speech, and their median over time.
+
+        `first_audio`: the same of the seconds from a call's answer to the agent's first audio.
+        """
         chosen = replace(wanted, outcome="").in_table
         now = datetime.now(UTC).isoformat()
         begin = datetime.fromisoformat(wanted.since or await self._table.oldest(chosen) or now)
@@ -127,6 +131,7 @@ class CallHistory:
         width = max(end - begin, timedelta(seconds=1)) / TIME_STEPS
         starts = [(begin + step * width).isoformat() for step in range(TIME_STEPS)]
         steps = await self._table.time_steps(starts, chosen)
+        first_audio = await self._table.first_audio(starts, chosen)
         stages = await asyncio.to_thread(lambda: {stage: _stage(stage, steps) for stage in STAGES})
         return {
             "since": begin.isoformat(),
@@ -134,6 +139,7 @@ class CallHistory:
             "calls": sum(step.outcomes.total() for step in steps),
             "turns": max(figures["turns"] for figures in stages.values()),
             "stages": stages,
+            "first_audio": await asyncio.to_thread(_figures, "calls", first_audio),
         }
 
     async def _archived(self, uuid: str) -> list[dict[str, Any]]:
@@ -155,6 +161,8 @@ def _finished(call: FinishedCall) -> dict[str, Any]:
         "turns": call.turns,
         "told": call.memory_items,
         "consent": call.consent,
+        "engine": call.engine,
+        "first_audio": call.first_audio,
         "archived": True,
         "document": call.document_id,
         "summary_by": call.summary_by,
@@ -194,12 +202,18 @@ def _transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _stage(stage: str, steps: Sequence[TimeStep]) -> dict[str, Any]:
-    """Figures of one stage. `course` has the median of each time step, None if there were no answers."""
-    every = stage_seconds(b"".join(step.latencies for step in steps), stage)
+    return _figures("turns", [stage_seconds(step.latencies, stage) for step in steps])
+
+
+def _figures(counted: str, steps: Sequence[Any]) -> dict[str, Any]:
+    """Of the seconds in each time step. `course` has the median of each, None if there was nothing."""
+    import numpy as np
+
+    every = np.concatenate(steps)
     found = percentiles(every, list(_RANKS.values()))
-    medians = [percentiles(stage_seconds(step.latencies, stage), [50]) for step in steps]
+    medians = [percentiles(step, [50]) for step in steps]
     return {
-        "turns": int(every.size),
+        counted: int(every.size),
         **(dict(zip(_RANKS, found, strict=True)) if found else dict.fromkeys(_RANKS)),
         "course": [median[0] if median else None for median in medians],
     }

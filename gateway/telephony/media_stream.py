@@ -217,6 +217,7 @@ class MediaStream:
         match event:
             case StreamStarted():
                 self._start_timer.cancel()
+                self.started_at = asyncio.get_running_loop().time()
                 admission = self._run_admission(event)
                 self._admission = asyncio.get_running_loop().create_task(admission, name="media admission")
             case _ if call is None:

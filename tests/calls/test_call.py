@@ -129,6 +129,15 @@ async def test_audio_passes_both_ways(line):
     assert (line.engine.session.audio, line.stream.audio) == (AUDIO, AUDIO)
 
 
+async def test_time_from_the_answer_to_the_first_audio_is_measured(line):
+    assert line.session.first_audio is None
+    await asyncio.sleep(0.3)
+    line.agent_says("Hi, Maya here.")
+    await asyncio.sleep(1)
+    line.agent_says("How can I help you?")
+    assert line.session.first_audio == pytest.approx(0.4)  # with the 0.1 s of `connected`
+
+
 async def test_turns_are_written_in_order(line):
     line.agent_says("Hi, Maya here.")
     line.caller_says("Is my bike ready?")

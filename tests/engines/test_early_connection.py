@@ -12,7 +12,7 @@ from gateway.calls.recorder import NoRecorder
 from gateway.engines.early_connection import EarlyConnection, NoEarlyConnection
 from gateway.engines.failover import BreakerState, GuardedEngine
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, EngineGreeted, NoEngine, VoiceEngine
-from gateway.errors import EngineError, EngineUnavailable
+from gateway.errors import EngineError, EngineRefused, EngineUnavailable
 
 pytestmark = pytest.mark.virtual_time
 
@@ -159,6 +159,13 @@ async def test_call_connects_by_itself_if_every_engine_failed() -> None:
     assert early.engine is None
     with pytest.raises(EngineUnavailable):
         await NoEarlyConnection().attach(load_settings, cast(EngineEvents, Listener()))
+
+
+async def test_call_learns_of_a_refusal() -> None:
+    early = early_to(guarded(SlowEngine(error=EngineRefused("the key is wrong"))))
+    await asyncio.sleep(1)
+    with pytest.raises(EngineRefused):
+        await early.attach(load_settings, cast(EngineEvents, Listener()))
 
 
 async def test_number_of_waiting_connections_is_limited() -> None:

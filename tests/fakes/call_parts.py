@@ -84,6 +84,7 @@ class FakeStream:
 
     def __init__(self) -> None:
         self.buffered_bytes = 0
+        self.started_at = asyncio.get_running_loop().time()
         self.closed = 0
         self.sent: list[str | bytes] = []
         """Audio, marks by name, "clear", "filler" and "stop filler"."""

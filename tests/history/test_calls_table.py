@@ -62,6 +62,17 @@ async def test_consent_is_kept_with_the_call(store):
     assert await store.fetch("SELECT * FROM call_consents") == []
 
 
+async def test_engine_and_time_to_first_audio_are_kept(store):
+    session, other = await a_call(store, engine="xai", first_audio=0.42), await a_call(store, engine="xai")
+    table = CallsTable(store)
+    found = [await table.find(one.id) for one in (session, other)]
+    assert [(call.engine, call.first_audio) for call in found] == [("xai", pytest.approx(0.42)), ("xai", None)]
+    [before, since] = await table.first_audio(["2026-01-01", "2026-02-01"])
+    assert (before.tolist(), since.tolist()) == ([], [pytest.approx(0.42)])
+    await table.forget(caller=CALLER)
+    assert await store.fetch("SELECT * FROM call_engines") == []
+
+
 async def test_second_write_updates(store):
     session = await a_call(store, consent=Consent.AGREED)
     session.end_reason = EndReason.ENGINE_LOST

@@ -95,6 +95,9 @@ CREATE TABLE IF NOT EXISTS finished_calls (
 
 CREATE TABLE IF NOT EXISTS call_receipts (session_id TEXT PRIMARY KEY, receipt TEXT NOT NULL) WITHOUT ROWID
 
+CREATE TABLE IF NOT EXISTS call_engines (
+    session_id TEXT PRIMARY KEY, engine TEXT NOT NULL, first_audio REAL) WITHOUT ROWID
+
 CREATE TABLE IF NOT EXISTS call_consents (session_id TEXT PRIMARY KEY, consent TEXT NOT NULL) WITHOUT ROWID
 
 CREATE INDEX IF NOT EXISTS finished_calls_by_time ON finished_calls (started_at, session_id)
