@@ -8,7 +8,7 @@ import pytest
 
 from gateway.app import Timeouts
 from gateway.calls.engine_connection import EngineTimeouts
-from tests.stage import Stage, make_carrier, staged
+from tests.stage import Stage, make_carrier, staged, until
 from tests.test_every_engine import make_engine
 
 ENGINES = ("deepgram", "openai", "xai")
@@ -31,29 +31,28 @@ async def media_starts(stage: Stage, call: Any) -> Any:
 async def test_engine_is_connected_before_the_media(stage: Stage) -> None:
     """The settings leave with `start`, on the connection that is there."""
     call = await stage.carrier.ring()
-    conversation = await stage.engine.next_conversation()
-    assert conversation.settings is None
+    [conversation] = await until(lambda: stage.engine.connections)
     media = await media_starts(stage, call)
     await conversation.configured()
     assert "Maya" in conversation.prompt
     assert (await media.receive())["event"] == "media"
-    assert stage.engine.conversations == [conversation]
+    assert stage.engine.connections == [conversation]
     await media.close()
 
 
 async def test_caller_who_hangs_up_releases_the_connection(stage: Stage) -> None:
     call = await stage.carrier.ring()
-    conversation = await stage.engine.next_conversation()
+    [connection] = await until(lambda: stage.engine.connections)
     await call.complete("no-answer")
-    await conversation.wait_closed()
-    assert conversation.settings is None
+    await connection.wait_closed()
+    assert stage.engine.conversations == []
 
 
 async def test_connection_without_media_is_released(tmp_path: Path) -> None:
     timeouts = Timeouts(engine=EngineTimeouts(early=0.05))
     async with staged(tmp_path, make_carrier("twilio"), timeouts=timeouts) as stage:
         call = await stage.carrier.ring()
-        released = await stage.engine.next_conversation()
+        [released] = await until(lambda: stage.engine.connections)
         await released.wait_closed()
         media = await media_starts(stage, call)
         conversation = await stage.engine.next_conversation()

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -44,9 +45,13 @@ class FakeDeepgram:
     def __init__(self, api_key: str = "dg-test-key", **behaviour: Any) -> None:
         self.api_key = api_key
         self.behaviour = Behaviour(**behaviour)
+        self.connections: list[Conversation] = []
+        """All that were accepted."""
         self.conversations: list[Conversation] = []
+        """Those on which the client has sent something. Before the caller is connected, it has nothing to send."""
         self.refused: list[int] = []
         """The status of each refused handshake."""
+        self._accepted: asyncio.Queue[Conversation] = asyncio.Queue()
         self._arrived: asyncio.Queue[Conversation] = asyncio.Queue()
         self._refusals: deque[int] = deque()
         self._failures: list[Exception] = []
@@ -75,7 +80,7 @@ class FakeDeepgram:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
-        for conversation in self.conversations:
+        for conversation in self.connections:
             if conversation.hung:
                 conversation.abort()
         self._server.close()
@@ -103,8 +108,13 @@ class FakeDeepgram:
         """Refuse the next handshakes with this status."""
         self._refusals.extend([status] * times)
 
+    async def next_connection(self, *, timeout: float = 60.0) -> Conversation:
+        """The next accepted connection, in order, whether or not the client has sent something."""
+        async with asyncio.timeout(timeout):
+            return await self._accepted.get()
+
     async def next_conversation(self, *, timeout: float = 60.0) -> Conversation:
-        """The next accepted connection, in order."""
+        """The next connection on which the client has sent something, in order."""
         async with asyncio.timeout(timeout):
             return await self._arrived.get()
 
@@ -133,12 +143,17 @@ class FakeDeepgram:
     def _identify(self, connection: ServerConnection, request: Request, response: Response) -> None:
         response.headers["dg-request-id"] = str(uuid.uuid4())
 
+    def _begun(self, conversation: Conversation) -> None:
+        self.conversations.append(conversation)
+        self._arrived.put_nowait(conversation)
+
     async def _converse(self, socket: ServerConnection) -> None:
         assert socket.response is not None
         request_id = socket.response.headers["dg-request-id"]
         conversation = Conversation(socket, request_id=request_id, behaviour=self.behaviour, llm=self._llm)
-        self.conversations.append(conversation)
-        self._arrived.put_nowait(conversation)
+        self.connections.append(conversation)
+        self._accepted.put_nowait(conversation)
+        conversation.on_begun = partial(self._begun, conversation)
         try:
             await conversation.run()
         except Exception as failure:  # raised when the test leaves the fake's context

@@ -99,7 +99,7 @@ def plain(engine, key=KEY, scheme="Token"):
 async def connected(settings=QUIET, **behaviour):
     """Both sides of a configured conversation."""
     async with FakeDeepgram(KEY, **behaviour) as engine, plain(engine) as socket:
-        client, conversation = Client(socket), await engine.next_conversation()
+        client, conversation = Client(socket), await engine.next_connection()
         await client.send(settings)
         await client.until("SettingsApplied")
         yield conversation, client

@@ -34,6 +34,9 @@ class Wire:
         self.heard = bytearray()
         self.problems: list[str] = []
         self.hung = False
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called with the client's first message."""
+        self._has_begun = False
         self._socket = socket
         self._taken: Counter[str] = Counter()
         self._change = asyncio.Event()
@@ -124,6 +127,9 @@ class Wire:
             self._socket.transport.pause_reading()
 
     def _remember(self, direction: Literal["in", "out"], frame: str | bytes) -> None:
+        if direction == "in" and not self._has_begun:
+            self._has_begun = True
+            self.on_begun()
         self.log.append(LogEntry(time.monotonic(), direction, frame))
 
     def _changed(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,10 @@ class FakeRealtime:
     def __init__(self, api_key: str = "sk-test-key", **behaviour: Any) -> None:
         self.api_key = api_key
         self.behaviour = RealtimeBehaviour(**behaviour)
+        self.connections: list[RealtimeConversation] = []
+        """All that were accepted."""
         self.conversations: list[RealtimeConversation] = []
+        """Those on which the client has sent something. Before the caller is connected, it has nothing to send."""
         self.refused: list[int] = []
         self.models: list[str] = []
         self.origins: dict[str, str] = {}
@@ -51,7 +55,7 @@ class FakeRealtime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
-        for conversation in self.conversations:
+        for conversation in self.connections:
             if conversation.hung:
                 conversation.abort()
         self._server.close()
@@ -81,7 +85,7 @@ class FakeRealtime:
         self._refusals.extend([status] * times)
 
     async def next_conversation(self, *, timeout: float = 60.0) -> RealtimeConversation:
-        """The next accepted connection, in order."""
+        """The next connection on which the client has sent something, in order."""
         async with asyncio.timeout(timeout):
             return await self._arrived.get()
 
@@ -102,10 +106,14 @@ class FakeRealtime:
         known = request.headers.get("Authorization") == f"Bearer {self.api_key}"
         return None if known or request.headers.get("api-key") == self.api_key else 401
 
-    async def _converse(self, socket: ServerConnection) -> None:
-        conversation = RealtimeConversation(socket, self.behaviour)
+    def _begun(self, conversation: RealtimeConversation) -> None:
         self.conversations.append(conversation)
         self._arrived.put_nowait(conversation)
+
+    async def _converse(self, socket: ServerConnection) -> None:
+        conversation = RealtimeConversation(socket, self.behaviour)
+        self.connections.append(conversation)
+        conversation.on_begun = partial(self._begun, conversation)
         try:
             assert socket.request is not None
             if "OpenAI-Beta" in socket.request.headers:

@@ -44,7 +44,7 @@ async def test_sdk_is_welcomed_and_configured():
         welcome = await agent.recv()
         await agent.send_settings(AgentV1Settings.model_validate(QUIET))
         assert (await agent.recv()).type == "SettingsApplied"
-        conversation = await engine.next_conversation()
+        conversation = await engine.next_connection()
         assert await conversation.configured() == QUIET
         assert welcome.request_id == conversation.request_id
 
@@ -55,7 +55,7 @@ async def test_wrong_key_is_refused():
             async with sdk(engine, api_key="wrong").agent.v1.connect():
                 pass
     assert raised.value.status_code == 401
-    assert engine.conversations == []
+    assert engine.connections == []
 
 
 async def test_bearer_scheme_opens_too():
@@ -92,9 +92,9 @@ async def test_other_paths_are_unknown():
 async def test_conversations_come_in_order():
     async with FakeDeepgram(KEY) as engine, plain(engine) as first, plain(engine) as second:
         ids = [json.loads(await socket.recv())["request_id"] for socket in (first, second)]
-        conversations = [await engine.next_conversation(), await engine.next_conversation()]
+        conversations = [await engine.next_connection(), await engine.next_connection()]
         assert [conversation.request_id for conversation in conversations] == ids
-        assert engine.conversations == conversations
+        assert engine.connections == conversations
 
 
 # Settings
@@ -115,14 +115,14 @@ async def test_client_mistake_ends_conversation(frames, code):
         for frame in frames:
             await socket.send(frame)
         assert (await Client(socket).until("Error"))[-1]["code"] == code
-        conversation = await engine.next_conversation()
+        conversation = await engine.next_connection()
         assert await conversation.wait_closed() == 1008
         assert [problem.partition(":")[0] for problem in conversation.problems] == [code]
 
 
 async def test_held_settings_wait_for_test():
     async with FakeDeepgram(KEY, hold_settings=True) as engine, plain(engine) as socket:
-        client, conversation = Client(socket), await engine.next_conversation()
+        client, conversation = Client(socket), await engine.next_connection()
         await client.send(SETTINGS)
         assert await conversation.settings_received() == SETTINGS
         assert conversation.sent("SettingsApplied") == []
@@ -132,7 +132,7 @@ async def test_held_settings_wait_for_test():
 
 async def test_early_audio_is_lost_and_noted():
     async with FakeDeepgram(KEY, hold_settings=True) as engine, plain(engine) as socket:
-        client, conversation = Client(socket), await engine.next_conversation()
+        client, conversation = Client(socket), await engine.next_connection()
         await client.send(QUIET)
         await client.send(SILENCE_FRAME)
         await conversation.until(lambda: conversation.problems)
@@ -144,7 +144,7 @@ async def test_early_audio_is_lost_and_noted():
 
 async def test_waiting_ends_with_the_conversation():
     async with FakeDeepgram(KEY) as engine, plain(engine) as socket:
-        conversation = await engine.next_conversation()
+        conversation = await engine.next_connection()
         await socket.send("not json")
         with pytest.raises(ConversationOver, match="closed with 1008"):
             await conversation.configured()
@@ -232,7 +232,7 @@ async def test_leaving_closes_open_sockets():
     with pytest.raises(websockets.ConnectionClosedOK) as raised:
         await Client(socket).until("never")
     assert raised.value.rcvd.code == 1001
-    assert engine.conversations[0].closed == 1001
+    assert engine.connections[0].closed == 1001
 
 
 async def test_garbage_can_be_sent():
@@ -288,4 +288,4 @@ async def test_sdk_reads_a_whole_conversation():
                 message = await agent.recv()
                 if getattr(message, "type", None) == "ConversationText":
                     texts.append(message.content)
-        assert await (await engine.next_conversation()).wait_closed() == 1000
+        assert await (await engine.next_connection()).wait_closed() == 1000

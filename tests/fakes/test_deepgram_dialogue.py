@@ -339,7 +339,7 @@ async def test_long_managed_prompt_is_cut():
     async with FakeDeepgram(KEY) as engine, plain(engine) as socket:
         await Client(socket).send(settings)
         assert (await Client(socket).until("Warning"))[-1]["code"] == "PROMPT_TOO_LONG"
-        assert len((await engine.next_conversation()).prompt) == 25_000
+        assert len((await engine.next_connection()).prompt) == 25_000
 
 
 async def test_listen_update_merges_and_clears_hints():
