@@ -17,7 +17,9 @@ ENGINES = ("deepgram", "openai", "xai")
 @pytest.fixture(params=ENGINES)
 async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
     timeouts = Timeouts(engine=EngineTimeouts(early=60))
-    async with staged(tmp_path, make_carrier("twilio"), engine=make_engine(request.param), timeouts=timeouts) as stage:
+    async with staged(
+        tmp_path, make_carrier("twilio"), engine=make_engine(request.param, tmp_path), timeouts=timeouts
+    ) as stage:
         yield stage
 
 
@@ -46,15 +48,3 @@ async def test_caller_who_hangs_up_releases_the_connection(stage: Stage) -> None
     await call.complete("no-answer")
     await connection.wait_closed()
     assert stage.engine.conversations == []
-
-
-async def test_connection_without_media_is_released(tmp_path: Path) -> None:
-    timeouts = Timeouts(engine=EngineTimeouts(early=0.05))
-    async with staged(tmp_path, make_carrier("twilio"), timeouts=timeouts) as stage:
-        call = await stage.carrier.ring()
-        [released] = await until(lambda: stage.engine.connections)
-        await released.wait_closed()
-        media = await media_starts(stage, call)
-        conversation = await stage.engine.next_conversation()
-        await conversation.configured()
-        await media.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from tests.stage import CALLED, GREETING_SOUND, PATIENCE, Stage, make_carrier, s
 GREETING = "Hello, this is Maya. How can I help you?"
 SORRY = "Sorry, I lost you for a second."
 QUESTION = "Is my bike ready?"
-TIMEOUTS = Timeouts(engine=EngineTimeouts(failover_connect=PATIENCE, failover_settings=3.0, failover_answer=PATIENCE))
-HURRIED = Timeouts(engine=EngineTimeouts(failover_connect=PATIENCE, failover_answer=4.0))
+PATIENT = EngineTimeouts(failover_connect=PATIENCE, failover_settings=PATIENCE, failover_answer=PATIENCE)
+FEW_SECONDS = 5.0
+"""Long enough for an engine that works, on a busy machine."""
 
 
 class Spare(DeepgramEngine):
@@ -45,7 +47,7 @@ class Failover:
 
 @pytest.fixture
 async def failover(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Failover]:
-    timeouts = getattr(request, "param", TIMEOUTS)
+    timeouts = Timeouts(engine=replace(PATIENT, **getattr(request, "param", {})))
     async with FakeDeepgram() as spare:
 
         def make_spare(settings: Settings, connect: Connector) -> VoiceEngine:
@@ -69,7 +71,12 @@ async def settings_never_applied(failover: Failover) -> tuple[Any, Conversation]
     return call, await failover.spare.next_conversation()
 
 
-@pytest.mark.parametrize("fails", [refused, settings_never_applied], ids=lambda fails: fails.__name__)
+@pytest.mark.parametrize(
+    ("failover", "fails"),
+    [({}, refused), ({"failover_settings": FEW_SECONDS}, settings_never_applied)],
+    indirect=["failover"],
+    ids=["refused", "settings never applied"],
+)
 async def test_engine_that_fails_before_the_greeting(
     failover: Failover, fails: Callable[[Failover], Awaitable[tuple[Any, Conversation]]]
 ) -> None:
@@ -121,7 +128,7 @@ async def test_engine_that_fails_during_an_answer(failover: Failover, kind: str)
     assert 'voice_gateway_engine_failing{engine="deepgram"} 1.0' in metrics
 
 
-@pytest.mark.parametrize("failover", [HURRIED], indirect=True, ids=["hurried"])
+@pytest.mark.parametrize("failover", [{"failover_answer": FEW_SECONDS}], indirect=True, ids=["no answer"])
 async def test_engine_that_hangs_is_left(failover: Failover) -> None:
     call, conversation = await failover.stage.dial()
     await call.wait_heard(len(GREETING_SOUND))

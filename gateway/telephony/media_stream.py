@@ -77,7 +77,7 @@ class MediaStream:
 
     __slots__ = (  # used for each frame
         "_added_delay _admission _admit _call _codec _frames _gone _has_logged_problem _held _pass_on _recorder "
-        "_send _socket _start_timer _stranger_log _timeouts"
+        "_send _socket _start_timer _stranger_log _timeouts started_at"
     ).split()
 
     def __init__(
@@ -103,6 +103,8 @@ class MediaStream:
         self._start_timer: asyncio.TimerHandle
         self._admission: asyncio.Task[None] | None = None
         self._held: list[bytes] = []
+        self.started_at = 0.0
+        """When the carrier sent `start`, in loop time."""
         self._has_logged_problem = False
         self._frames = 0
 
