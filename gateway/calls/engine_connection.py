@@ -165,6 +165,8 @@ class EngineConnection:
         self._sorry_due = resumed
         self._unsaid: list[str] = []
         self._settings_outdated = False
+        self._settings_applied = False
+        """By the present session, which may report it before it is returned."""
         self._greets = False
         """Whether the session begins with the greeting."""
         self._hurried = False
@@ -250,9 +252,12 @@ class EngineConnection:
             return settings
 
         self._lost = self._loop.create_future()
+        self._settings_applied = False
         deadline: asyncio.TimerHandle | None = None
         try:
             self.session = await self._connect(engine, load_settings)
+            if self._settings_applied:
+                self._start_audio()
             seconds = self._timeouts.failover_settings if self._hurried else self._timeouts.settings
             deadline = self._loop.call_later(seconds, self._check_ready, seconds)
             raise await self._lost
@@ -299,6 +304,7 @@ class EngineConnection:
         self._received_at = self._loop.time()
         match event:
             case SettingsApplied():
+                self._settings_applied = True
                 self._engine_is_ready(self._chain.current)
             case InjectionRefused():  # the caller or the agent speaks
                 self.answer_due_since = None

@@ -12,10 +12,11 @@ import pytest
 from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
-from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection, EngineTimeouts
+from gateway.calls.engine_connection import STALLED_BYTES, CallEngines, EngineConfig, EngineConnection, EngineTimeouts
 from gateway.calls.incoming_audio import IncomingAudio
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.recorder import NoRecorder
+from gateway.engines.early_connection import NoEarlyConnection
 from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import (
     AgentSettings,
@@ -144,11 +145,14 @@ class FakeCall:
 
 
 class Stage:
-    def __init__(self, *, resumed: bool = False, timeouts: EngineTimeouts = TIMEOUTS) -> None:
+    def __init__(self, *, resumed: bool = False, timeouts: EngineTimeouts = TIMEOUTS, rings: bool = False) -> None:
         self.engine, self.context, self.call = FakeEngine(), FakeContext(), FakeCall()
+        config = EngineConfig([GuardedEngine(cast(VoiceEngine, self.engine))], timeouts)
+        engines = CallEngines({"maya": config})
+        early = engines.connect_early("maya") if rings else NoEarlyConnection()
         self.connection = EngineConnection(
             self.call,
-            EngineConfig([GuardedEngine(cast(VoiceEngine, self.engine))], timeouts),
+            engines.config("maya", early),
             cast(AgentContext, self.context),
             EventPublisher().call("", "", "", "", kept=False),
             logging.LoggerAdapter(logging.getLogger(__name__)),
@@ -234,6 +238,17 @@ async def test_end_closes_the_session(stage: Stage) -> None:
         session = stage.engine.session
     assert session.is_closed
     assert stage.connection.session is None
+
+
+async def test_connection_of_the_ringing_phone_is_used() -> None:
+    """Its engine may apply the settings before the call has the session, as one on this machine does."""
+    stage = Stage(rings=True)
+    await asyncio.sleep(1)
+    async with stage.running():
+        assert len(stage.engine.attempts) == len(stage.engine.sessions) == 1
+        assert stage.connection.ready
+        await stage.reconnects()
+        assert len(stage.engine.sessions) == 2
 
 
 # Reconnecting
