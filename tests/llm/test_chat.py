@@ -176,12 +176,18 @@ async def test_redirect_is_not_followed():
     assert other.requests == []
 
 
+def named(upstream, llm):
+    """The upstream in an error. OpenClaw runs on a machine of the user's, so its address is there too."""
+    host = llm.url.partition("://")[2].partition("/")[0]
+    return f"openclaw at {host}" if upstream.name == "openclaw" else upstream.name
+
+
 @pytest.mark.parametrize("status", [429, 500, 529])
 async def test_passing_failure_is_unavailable(llm, upstream, status):
     llm.fails(status, retry_after="1.5")
     with pytest.raises(LlmUnavailable) as raised:
         await ask(upstream)
-    assert (str(raised.value), raised.value.retry_after) == (f"{upstream.name} answered {status}", 1.5)
+    assert (str(raised.value), raised.value.retry_after) == (f"{named(upstream, llm)} answered {status}", 1.5)
     assert len(llm.requests) == 1
 
 
@@ -190,7 +196,8 @@ async def test_wrong_key_is_refused_unquoted(kind, llm):
     with pytest.raises(LlmRefused) as raised:
         await ask(upstream)
     await upstream.close()
-    assert str(raised.value) == f"{upstream.name} answered 401"
+    hint = "; correct OPENCLAW_GATEWAY_TOKEN" if upstream.name == "openclaw" else ""
+    assert str(raised.value) == f"{named(upstream, llm)} answered 401{hint}"
     assert raised.value.__cause__ is None
 
 

@@ -58,4 +58,5 @@ async def test_refusal_is_tried_again(llm, caplog):
 async def test_failed_delivery_is_logged(llm, caplog):
     llm.fails(500, times=9)
     assert await delivered(llm, caplog) == ["task could not be delegated"]
-    assert caplog.records[0].reason == "openclaw answered 500"
+    host = llm.url.partition("://")[2].partition("/")[0]
+    assert caplog.records[0].reason == f"openclaw at {host} answered 500"
