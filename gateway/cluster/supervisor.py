@@ -5,7 +5,7 @@ The supervisor holds the listening socket, restarts workers that died, forwards 
 server unless REDIS_URL is set. A worker has a socket to the supervisor: the worker writes to it when it is ready, and
 drains when it closes.
 
-Workers are forks of a process that has imported the gateway. They start in a fifth of the time, and share 40 MB each.
+Workers are forks of a process that has imported the gateway, which takes most of the CPU of a start.
 """
 
 import asyncio
