@@ -149,6 +149,8 @@ async def serve_on_loopback(app: ASGIApp, *, port: int = 0, **options: Any) -> A
         finally:
             server.stop()
             await serving
+            for _ in range(3):  # until those that were accepted last are known
+                await asyncio.sleep(0)
             for connection in list(server.server_state.connections):  # those whose requests were cancelled
                 if (transport := getattr(connection, "transport", None)) is not None:
                     transport.abort()
