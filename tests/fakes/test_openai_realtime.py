@@ -54,8 +54,9 @@ def plain(engine: FakeRealtime, query: str = "?model=gpt-realtime-2.1", **header
 async def connected(**behaviour: Any) -> AsyncIterator[tuple[RealtimeConversation, Client]]:
     """Both sides of a configured conversation."""
     async with FakeRealtime(KEY, **behaviour) as engine, plain(engine) as socket:
-        client, conversation = Client(socket), await engine.next_conversation()
+        client = Client(socket)
         await client.send("session.update", session=SESSION)
+        conversation = await engine.next_conversation()
         assert await client.until("session.updated") == ["session.created", "session.updated"]
         yield conversation, client
 
@@ -89,8 +90,9 @@ async def test_beta_header_is_refused() -> None:
 )
 async def test_bad_settings_are_rejected_whole(session: dict[str, Any], code: str, param: str | None) -> None:
     async with FakeRealtime(KEY) as engine, plain(engine) as socket:
-        client, conversation = Client(socket), await engine.next_conversation()
+        client = Client(socket)
         await client.send("session.update", session=session)
+        conversation = await engine.next_conversation()
         await client.until("error")
         error = client.last["error"]
         assert (error["code"], error["event_id"]) == (code, "ours")
@@ -185,8 +187,9 @@ async def test_audio_is_decoded_and_counted() -> None:
 
 async def test_early_audio_is_a_problem() -> None:
     async with FakeRealtime(KEY) as engine, plain(engine) as socket:
-        client, conversation = Client(socket), await engine.next_conversation()
+        client = Client(socket)
         await client.send("input_audio_buffer.append", audio=base64.b64encode(SOUND).decode())
+        conversation = await engine.next_conversation()
         await conversation.hears(1600)
         assert conversation.problems == ["audio before session.updated"]
 
