@@ -42,8 +42,9 @@ def set_up(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # They log whole URLs, and the URL of a media stream holds a token.
-    for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "picows", "anthropic", "mcp", *_HTTP_CLIENTS):
+    # They log whole URLs and frames: the URL of a media stream holds a token, and frames hold what was said.
+    names = ("uvicorn", "uvicorn.error", "uvicorn.access", "picows", "websockets", "anthropic", "mcp", *_HTTP_CLIENTS)
+    for chatty in names:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     # The client half of the MCP SDK logs what it can't parse, which may be the result of a tool.
     for chatty in ("mcp.client", "mcp.shared", "client"):

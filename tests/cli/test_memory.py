@@ -21,7 +21,7 @@ Run = Callable[..., Awaitable[tuple[int, str, str]]]
 UNKNOWN = "+12025550177"
 CALL_KEYS = set(
     "session_id agent caller carrier started_at seconds end_reason turns timings receipt document_id summary_by "
-    "consent".split()
+    "consent engine first_audio".split()
 )
 """Keys of a call in the JSON of `show` and `export`, which scripts read."""
 

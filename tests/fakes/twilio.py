@@ -858,7 +858,9 @@ ANSWERERS: Final = {
 }
 _DETECTION: Final = {"MachineDetection", "AsyncAmd", "AsyncAmdStatusCallback"}
 _DETECTS: Final = {("true", "Enable"), ("true", "DetectMessageEnd")}
-_CREATE_FIELDS: Final = _DETECTION | {"To", "From", "Url", "Method", "Twiml", "Timeout", "TimeLimit", "StatusCallback"}
+_CREATE_FIELDS: Final = _DETECTION | {
+    *("To", "From", "Url", "Method", "Twiml", "Timeout", "TimeLimit", "StatusCallback", "StatusCallbackEvent")
+}
 _ADDRESSES: Final = {"action", "statusCallback", "url"}
 _KINDS: Final = {"incoming": "webhook", "fallback": "webhook", "redirect": "webhook", "action": "action"}
 _UNCONNECTED: Final = ("ConnectError", "ConnectTimeout", "ConnectionError", "ConnectionRefusedError")
