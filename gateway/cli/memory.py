@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -330,6 +330,10 @@ async def _revert(context: _Context) -> int:
     return context.show(result, memory_text.deleted(result), 0 if result.is_complete else 1)
 
 
+_ERASE_AGAIN: Final = (0.2, 0.5, 1.0)
+"""Seconds before each further attempt to erase what was left."""
+
+
 async def _forget(context: _Context) -> int:
     async with context.eraser() as eraser:
         found = await eraser.find_all(context.caller, context.options.agent)
@@ -342,8 +346,15 @@ async def _forget(context: _Context) -> int:
             return 1
         async with context.audited(AuditAction.CALLER_ERASE, caller=context.caller) as note:
             result = await eraser.erase_all(found)
+            held_by = await eraser.holding(words)
+            for pause in _ERASE_AGAIN:  # a gateway that runs may have kept a file busy, or logged the end of a call
+                if not (result.unscrubbed or held_by):
+                    break
+                await asyncio.sleep(pause)
+                again = await eraser.erase_all(found)
+                result = replace(again, deleted=Counter(result.deleted) + Counter(again.deleted))
+                held_by = await eraser.holding(words)
             note.outcome = None if result.is_complete else AuditOutcome.INCOMPLETE
-    held_by = await eraser.holding(words) if words else []
     under_way = len({call for data in found for call in data.unfinished})
     text = memory_text.forgotten(result, held_by, under_way=under_way, verified=bool(words))
     exit_code = 0 if result.is_complete and not held_by else 1

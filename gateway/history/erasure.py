@@ -336,7 +336,9 @@ class Eraser:
             await self._shared.rewrite_files()
 
     async def holding(self, words: Sequence[str]) -> list[str]:
-        """The files and tables that contain one of these words, ignoring case."""
+        """The files and tables that contain one of these words, ignoring case; none without words."""
+        if not words:
+            return []
         files = await asyncio.to_thread(holding, words, self._locations)
         return [*map(str, files), *await self._store.tables_holding(words)]
 
