@@ -10,6 +10,7 @@ COPY pyproject.toml uv.lock ./
 # hadolint ignore=SC2086
 RUN uv sync --frozen --no-dev --no-install-project ${EXTRAS} ${MORE}
 COPY README.md LICENSE ./
+COPY docs docs
 COPY gateway gateway
 COPY prompts prompts
 # hadolint ignore=SC2086
@@ -19,8 +20,7 @@ FROM python:3.12.13-slim@sha256:229a2c5bfa27522db7815ea81f9bed70af17ccb9de9fc7ad
 RUN install -d -o 10001 -g 10001 -m 0700 /data
 WORKDIR /app
 COPY --from=build /app/.venv .venv
-# Mount your own prompts/ and gateway.toml over these.
-COPY prompts prompts
+# Mount your own prompts/ and gateway.toml here. The program's prompts are in its package.
 ENV PATH="/app/.venv/bin:$PATH" \
     PYTHONUNBUFFERED=1 \
     HOST=0.0.0.0 \

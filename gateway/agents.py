@@ -1,13 +1,16 @@
 """The agents: which number reaches which agent, how each of them listens, thinks and speaks, and their prompts."""
 
+import asyncio
+import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, fields
+from dataclasses import asdict, field, fields, replace
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
@@ -15,14 +18,18 @@ from pydantic.dataclasses import dataclass
 
 import gateway
 from gateway.errors import SettingsError
+from gateway.file_stamp import FileStamp
 from gateway.memory.access import TrustPolicy, read_trust
 from gateway.memory.identity import RepeatCallerSettings
-from gateway.settings import first_problem, is_url, read_table
+from gateway.settings import TOML_FILE, first_problem, is_url, read_agent_tables, read_table
 from gateway.telephony.phone_numbers import e164, transfer_target
 from gateway.text.turn_taking import lost_connection_text
 from gateway.tools.remote_settings import RemoteToolSettings, read_tools
 
 DEFAULT_AGENT: Final = "maya"
+BUNDLED_PROMPTS: Final = {PurePath("prompts/maya.md"), PurePath("prompts/summary.md")}
+"""Prompts that come with the program."""
+_PACKAGE: Final = Path(gateway.__file__).parent
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w+|persona:[\w-]+)\s*\}\}")
 _PERSONA: Final = "persona:"
@@ -31,8 +38,10 @@ WEBHOOK_EVENTS: Final = ("call.ended", "call.started", "call.transferred", "fina
 _REALTIME_KEYS: Final = {"voice", "turn_detection", "transcription", "noise_reduction", "session"}
 _CONFIG: Final = ConfigDict(arbitrary_types_allowed=True, str_strip_whitespace=True, extra="forbid")
 
+_log = logging.getLogger(__name__)
 
-# Kinds of values. Each takes what may stand in gateway.toml, and its own result; a message follows the key's name.
+
+# Kinds of values. Each takes a value of gateway.toml, or its own result; a message follows the key's name.
 
 
 def _numbers(value: Any) -> frozenset[str]:
@@ -40,7 +49,7 @@ def _numbers(value: Any) -> frozenset[str]:
     numbers = {str(number): e164(str(number)) for number in given}
     for text, number in numbers.items():
         if number is None:
-            raise ValueError(f"has {text!r}, which is no E.164 number; write it like +12025550100")
+            raise ValueError(f"has {text!r}, which is not an E.164 number; write it like +12025550100")
     return frozenset(number for number in numbers.values() if number is not None)
 
 
@@ -50,7 +59,7 @@ def _timezone(value: Any) -> Any:
     try:
         return ZoneInfo(value.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"is {value!r}, which is no time zone; write it like America/New_York") from None
+        raise ValueError(f"is {value!r}, which is not a time zone; write it like America/New_York") from None
 
 
 def _block(value: Any) -> dict[str, Any]:
@@ -113,13 +122,13 @@ def _realtime(value: Any) -> dict[str, Any]:
 def _engine(value: Any) -> tuple[str, ...]:
     """The engine's name, or several in order of preference. `gateway.engines.registry` knows which there are."""
     entries = value if isinstance(value, list | tuple) else [value]
-    engines = tuple(dict.fromkeys(map(_engine_name, entries)))
+    engines = tuple(dict.fromkeys(map(engine_name, entries)))
     if "elevenlabs" in engines[1:]:
         raise ValueError(": elevenlabs must be the first of the list; it takes whole calls")
     return engines
 
 
-def _engine_name(entry: Any) -> str:
+def engine_name(entry: Any) -> str:
     """A table with a recogniser and a voice is named by both, like deepgram/flux-general-en+elevenlabs/VOICE."""
     if isinstance(entry, Mapping):
         parts = [entry.get("listen", ""), entry.get("speak", "")]
@@ -152,7 +161,7 @@ def _seconds(value: Any) -> float:
 
 def _days(value: Any) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise ValueError("must be a whole number of days, 0 for ever")
+        raise ValueError("must be a whole number of days; 0 keeps facts forever")
     return value
 
 
@@ -161,7 +170,7 @@ def _prompt(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str) or not info.context:
         return value
     missing = f"{info.context['where']}: prompt: there is no file {value}; create it, or name another"
-    return find_text(value.strip(), info.context["folder"], missing=missing)
+    return find_text(value.strip(), info.context["folder"], info.context["data_dir"], missing=missing)
 
 
 def _beside_toml(kind: str, exists: Callable[[Path], bool]) -> BeforeValidator:
@@ -176,6 +185,13 @@ def _beside_toml(kind: str, exists: Callable[[Path], bool]) -> BeforeValidator:
         return path
 
     return BeforeValidator(find)
+
+
+def _tool_names(value: Any) -> frozenset[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple | frozenset) or not all(isinstance(name, str) and name for name in names):
+        raise ValueError('must be a list of names, like ["search_memory"]')
+    return frozenset(names)
 
 
 def _transfer_to(value: Any) -> dict[str, str]:
@@ -329,6 +345,24 @@ class RequestedField:
     """Of the type "one of"."""
 
 
+@dataclass(frozen=True)
+class LiveSettings:
+    """What may be changed while the gateway runs: the next call gets it from the files."""
+
+    prompt: str
+    greeting: str
+    voice: str
+    engine: tuple[str, ...] = ()
+    disabled_tools: frozenset[str] = frozenset()
+    transfer_to: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """A short hash. Equal settings have the same version."""
+        values = {**asdict(self), "disabled_tools": sorted(self.disabled_tools)}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
 @dataclass(frozen=True, config=_CONFIG)
 class Agent:
     """One agent, as configured. `listen`, `think` and `speak` are the engine's own provider blocks."""
@@ -336,6 +370,10 @@ class Agent:
     name: str
     prompt: Annotated[str, BeforeValidator(_prompt)]
     """The prompt file's text, with its placeholders."""
+    prompt_file: Path = Path()
+    """Where it was read from: beside gateway.toml, or one that comes with the program."""
+    version: str = ""
+    """Of its live settings. An outbound call adds to the prompt; the version stays that of the files."""
     greeting: str = ""
     """The agent's first words; empty: it waits for the caller."""
     sorry: str = "Sorry, I lost you for a second."
@@ -380,6 +418,8 @@ class Agent:
     """MCP servers and HTTP requests that the agent can use as tools."""
     knowledge: Annotated[Path | None, _beside_toml("folder", Path.is_dir)] = None
     """A folder of texts that the agent can search."""
+    disabled_tools: Annotated[frozenset[str], BeforeValidator(_tool_names)] = frozenset()
+    """Names of built-in tools, functions and remote tools that the agent does not get."""
     transfer_to: Annotated[Mapping[str, str], BeforeValidator(_transfer_to)] = field(default_factory=dict)
     """Where the agent may transfer a caller: names, and numbers or SIP addresses."""
     text_agent: Annotated[str, AfterValidator(_text_agent)] = ""
@@ -404,6 +444,11 @@ class Agent:
     """What the webhook reports of a call, by name."""
     retention_days: Annotated[int | None, BeforeValidator(_days)] = None
     """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
+
+    @property
+    def live(self) -> LiveSettings:
+        voice = str(self.speak.get("model", ""))
+        return LiveSettings(self.prompt, self.greeting, voice, self.engine, self.disabled_tools, self.transfer_to)
 
     @property
     def keyterms(self) -> tuple[str, ...]:
@@ -433,26 +478,61 @@ class Agent:
         return {platform: hosted_id for platform, hosted_id in ids.items() if hosted_id}
 
 
-class AgentDirectory:
-    """All agents, looked up by the dialled number. Files are read once, when it is made."""
+class AgentUser(Protocol):
+    """What calls need of an agent, made from its settings: engines, language models, dialling rules."""
 
-    def __init__(self, tables: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-        agents = [_read_agent(name, table, folder) for name, table in (tables or {DEFAULT_AGENT: {}}).items()]
+    def check(self, agent: Agent) -> None:
+        """Raise SettingsError, as `gateway serve` would, if calls can't use it. Changes nothing; may block."""
+
+    def prepare(self, agent: Agent) -> None:
+        """Make what is new, before the first call of this version."""
+
+
+class NoAgentUser:
+    """The user of agents that no call has."""
+
+    def check(self, agent: Agent) -> None: ...
+    def prepare(self, agent: Agent) -> None: ...
+
+
+class AgentDirectory:
+    """
+    All agents, looked up by the dialled number.
+
+    `refresh` takes over `LiveSettings` from changed files; everything else is read once, when it is made.
+    """
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]], folder: Path, *, data_dir: Path | None = None) -> None:
+        """Without `data_dir`, the agents are only read: changed copies of prompts that come with the program aren't."""
+        self.folder = folder
+        self._data_dir = data_dir
+        self._tables = dict(tables or {DEFAULT_AGENT: {}})
+        self._stamps = self._stamp_files()
+        agents = [_read_agent(name, table, folder, data_dir) for name, table in self._tables.items()]
         self._agents = {agent.name: agent for agent in agents}
-        self._by_number: dict[str, Agent] = {}
+        self._in_files = self._agents
+        self.files_lock = asyncio.Lock()
+        """Held while the files are read again, or written: a version may be in two of them."""
+        self._user: AgentUser = NoAgentUser()
+        self.problem = ""
+        """Why changed files can't be used; empty if they can."""
+        self._by_number: dict[str, str] = {}
         for agent in agents:
             for number in agent.numbers:
-                other = self._by_number.setdefault(number, agent)
-                if other is not agent:
-                    raise SettingsError(f"gateway.toml: {number} belongs to {other.name} and to {agent.name}")
+                other = self._by_number.setdefault(number, agent.name)
+                if other != agent.name:
+                    raise SettingsError(f"gateway.toml: {number} belongs to {other} and to {agent.name}")
         for key in ("elevenlabs_agent", "vapi_assistant", "retell_agent"):
             hosted = [getattr(agent, key) for agent in agents if getattr(agent, key)]
             if len(hosted) != len(set(hosted)):
                 raise SettingsError(f"gateway.toml: two agents have the same {key}")
-        self._default = next((agent for agent in agents if not agent.numbers), agents[0])
+        self._default = next((agent for agent in agents if not agent.numbers), agents[0]).name
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._agents.values())
+
+    def get(self, name: str) -> Agent | None:
+        return self._agents.get(name)
 
     @property
     def transfer_targets(self) -> list[str]:
@@ -461,14 +541,98 @@ class AgentDirectory:
 
     def answering(self, called: str) -> Agent:
         """The agent that answers this number or name; else the first without numbers, else the first."""
-        return self._by_number.get(e164(called) or called) or self._agents.get(called, self._default)
+        name = self._by_number.get(e164(called) or called, called)
+        return self._agents.get(name) or self._agents[self._default]
+
+    def attach(self, user: AgentUser) -> None:
+        """Ask `user` before an agent is changed."""
+        self._user = user
+
+    def keys_read_at_start(self, name: str) -> list[str]:
+        """The keys of gateway.toml that differ from what this process uses, because it read them when it started."""
+        used, in_files = self._agents[name], self._in_files[name]
+        names = (item.name for item in fields(Agent) if item.name not in ("engine_thinks", "prompt_file"))
+        return sorted(_SHOWN_KEYS.get(key, key) for key in names if getattr(used, key) != getattr(in_files, key))
+
+    @property
+    def added(self) -> list[str]:
+        """The agents that gateway.toml has since this process started."""
+        return sorted(self._tables.keys() - self._agents.keys())
+
+    async def refresh(self) -> None:
+        """Read changed files again. If one is broken, `problem` says why and the version in use stays."""
+        async with self.files_lock:
+            stamps = await asyncio.to_thread(self._stamp_files)
+            if stamps == self._stamps and not self.problem:  # a problem may be solved by a file that has no stamp here
+                return
+            self._stamps = stamps
+            try:
+                self._tables, self._in_files = await asyncio.to_thread(self._read_and_check)
+            except SettingsError as error:
+                if self.problem != str(error):
+                    self.problem = str(error)
+                    _log.error("agents can't be read again, keeping the previous version", extra={"reason": str(error)})
+                return
+            self.problem = ""
+            for name, agent in self._agents.items():
+                if self._in_files[name].version != agent.version:
+                    changed = _with_live(agent, self._in_files[name])
+                    self._user.prepare(changed)
+                    self._agents[name] = changed
+                    _log.info("agent changed", extra={"agent": name, "version": self._in_files[name].version})
+
+    def read(self, name: str) -> Agent:
+        """The agent as it is in the files now. Blocks; raises SettingsError."""
+        return self._read_again()[1][name]
+
+    def check(self, name: str, table: Mapping[str, Any]) -> Agent:
+        """The agent with another table in gateway.toml. Blocks; raises SettingsError if calls can't use it."""
+        agent = _with_live(self._agents[name], _read_agent(name, table, self.folder, self._data_dir))
+        self._user.check(agent)
+        return agent
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """Its table in gateway.toml, as last read."""
+        return self._tables[name]
+
+    def prompt_path(self, name: str) -> Path:
+        """Where its prompt is, or is saved: beside gateway.toml, or the copy of one that comes with the program."""
+        prompt = _prompt_name(name, self._tables[name])
+        return _saved_copy(prompt, self.folder, self._data_dir) or self.folder / prompt
+
+    def _read_and_check(self) -> tuple[dict[str, Mapping[str, Any]], dict[str, Agent]]:
+        tables, in_files = self._read_again()
+        for name, agent in self._agents.items():
+            if in_files[name].version != agent.version:
+                self._user.check(_with_live(agent, in_files[name]))
+        return tables, in_files
+
+    def _read_again(self) -> tuple[dict[str, Mapping[str, Any]], dict[str, Agent]]:
+        """The tables and agents as they are in the files. An agent that was deleted there stays until a restart."""
+        tables = {**self._tables, **read_agent_tables(self.folder)}
+        return tables, {name: _read_agent(name, tables[name], self.folder, self._data_dir) for name in self._agents}
+
+    def _stamp_files(self) -> dict[Path, FileStamp | None]:
+        """What shows whether a file has changed. Prompts in the program's wheel stay as they are."""
+        places = [folder for folder in (self.folder, self._data_dir) if folder is not None]
+        names = [_prompt_name(name, table) for name, table in self._tables.items()]
+        paths = [self.folder / TOML_FILE, *(folder / name for folder in places for name in names)]
+        return {path: FileStamp.of(path) for path in paths}
 
 
-def find_text(name: str, folder: Path, *, missing: str) -> str:
-    """The text of a file beside gateway.toml, or of one that comes with the program: in its wheel or its repository."""
-    package = Path(gateway.__file__).parent
-    places = (folder / name, package / name, package.parent / name)
-    path = next((path for path in places if path.is_file()), None)
+def _prompt_name(agent: str, table: Mapping[str, Any]) -> str:
+    return str(table.get("prompt", f"prompts/{agent}.md")).strip()
+
+
+def _with_live(agent: Agent, other: Agent) -> Agent:
+    """With what `LiveSettings` has of the other one."""
+    names = ("prompt", "prompt_file", "version", "greeting", "speak", "engine", "disabled_tools", "transfer_to")
+    return replace(agent, **{name: getattr(other, name) for name in names})
+
+
+def find_text(name: str, folder: Path, data_dir: Path | None = None, *, missing: str) -> str:
+    """The text of a file beside gateway.toml, or of one that comes with the program. Raises SettingsError."""
+    path = find_file(name, folder, data_dir)
     if path is None:
         raise SettingsError(missing)
     try:
@@ -479,14 +643,40 @@ def find_text(name: str, folder: Path, *, missing: str) -> str:
         raise SettingsError(f"{path.name} can't be read: {error.strerror}") from None
 
 
+def find_file(name: str, folder: Path, data_dir: Path | None = None) -> Path | None:
+    """Beside gateway.toml, in the program's wheel or repository, or the changed copy of one from there."""
+    copy = _saved_copy(name, folder, data_dir)
+    places = ([copy] if copy else []) + [folder / name, _PACKAGE / name, _PACKAGE.parent / name]
+    return next((path for path in places if path.is_file()), None)
+
+
+def _saved_copy(name: str, folder: Path, data_dir: Path | None) -> Path | None:
+    """
+    Where changes of a prompt that comes with the program are saved. None for another prompt.
+
+    Not in the repository: the next version could not be pulled over a file that was changed.
+    """
+    is_own = (folder / name).is_file() and folder.resolve() != _PACKAGE.parent.resolve()
+    return None if data_dir is None or is_own or PurePath(name) not in BUNDLED_PROMPTS else data_dir / name
+
+
 # Reading a table
 
-_OTHERWISE: Final = {"name", "engine_thinks", "speak", "repeat_caller", "trust", "retention_days"}
+_OTHERWISE: Final = {
+    *("name", "prompt_file", "version", "engine_thinks", "speak", "repeat_caller", "trust", "retention_days"),
+}
+_SHOWN_KEYS: Final = {
+    "speak": "voice",
+    "repeat_caller": "memory.repeat_caller",
+    "retention_days": "memory.retention_days",
+    "trust": "memory.trust",
+}
+"""Fields that have another name in gateway.toml."""
 _KEYS: Final = sorted({item.name for item in fields(Agent)} - _OTHERWISE | {"memory", "voice"})
 _ADAPTER: Final = TypeAdapter(Agent)
 
 
-def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
+def _read_agent(name: str, table: Mapping[str, Any], folder: Path, data_dir: Path | None) -> Agent:
     where = f"gateway.toml, [agents.{name}]"
     if not _NAME.fullmatch(name):
         raise SettingsError(f"{where}: an agent's name is lower-case letters, digits, - and _")
@@ -495,7 +685,7 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
     table = _with_brain(table, where)
     given: dict[str, Any] = {
         "name": name,
-        "prompt": f"prompts/{name}.md",
+        "prompt": _prompt_name(name, {}),
         "greeting": f"Hello, this is {name.capitalize()}. How can I help you?",
         "engine_thinks": "think" in table or "brain" not in table,
         "sorry": lost_connection_text(str(table.get("language", "en"))),
@@ -508,14 +698,14 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
         given |= _read_memory(_json_memory(path), f"{path.name}: memory")
     given |= _read_memory(given.pop("memory", {}), f"{where}: memory")
     try:
-        agent = _ADAPTER.validate_python(given, context={"folder": folder, "where": where})
+        agent = _ADAPTER.validate_python(given, context={"folder": folder, "data_dir": data_dir, "where": where})
     except ValidationError as error:
         key, problem = first_problem(error)
-        shown = {"speak": "voice", "retention_days": "memory.retention_days"}.get(key, key)
-        raise SettingsError(f"{where}: {shown}{problem}") from None
+        raise SettingsError(f"{where}: {_SHOWN_KEYS.get(key, key)}{problem}") from None
     if agent.is_handed_over and not agent.elevenlabs_agent:
         raise SettingsError(f"{where}: engine elevenlabs needs elevenlabs_agent, the agent's id there")
-    return agent
+    path = find_file(_prompt_name(name, table), folder, data_dir) or Path()
+    return replace(agent, prompt_file=path, version=agent.live.version)
 
 
 def _json_memory(path: Path) -> Any:

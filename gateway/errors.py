@@ -3,6 +3,7 @@ Every error the gateway raises, as one tree.
 
 GatewayError
 ├── SettingsError                a mistake in the environment, .env or gateway.toml
+├── FileChanged                  a file was changed elsewhere since it was read
 ├── CarrierError
 │   ├── RemoteProtocolError      the peer broke its protocol
 │   ├── LocalProtocolError       we misused it: a bug
@@ -37,6 +38,10 @@ class GatewayError(Exception):
 
 class SettingsError(GatewayError):
     """A mistake of the user. The text is one line that says what to do."""
+
+
+class FileChanged(GatewayError):
+    """A file was changed elsewhere since it was read, so it must not be overwritten."""
 
 
 class CarrierError(GatewayError):
@@ -93,7 +98,11 @@ class EngineRefused(EngineError):
 
 
 class LlmError(GatewayError):
-    """A problem with a language model."""
+    """A problem with a language model. `status`: of HTTP, or 0."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class LlmUnavailable(LlmError):
@@ -101,17 +110,13 @@ class LlmUnavailable(LlmError):
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message, status=status)
         self.retry_after = retry_after
 
 
 class LlmRefused(LlmError):
-    """The provider answered, but not usably; the same request would get the same answer. `status`: of HTTP, or 0."""
-
-    def __init__(self, message: str, *, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
+    """The provider answered, but not usably; the same request would get the same answer."""
 
 
 class StoreError(GatewayError):

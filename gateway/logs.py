@@ -153,7 +153,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        clock = time.strftime("%H:%M:%S %Z", time.localtime(record.created))
         fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
         line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{' ' if fields else ''}{fields}"
         if record.exc_info:

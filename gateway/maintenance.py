@@ -124,9 +124,14 @@ async def trim_audit_log(audit: AuditLog, retention_days: int) -> None:
 
 
 async def expire_memory(facts: FactStore, topics: PinnedTopicStore, retention: Retention) -> None:
-    """Delete facts and topics that are past their retention time, at the start and once a day."""
+    """
+    Delete facts and topics that are past their retention time, at the start and once a day.
+
+    Also lists the names that were corrected in calls of earlier versions.
+    """
     while True:
         try:
+            await facts.find_corrected_names()
             limits = retention.limits(datetime.now(UTC))
             expired = sum([await facts.expire(*limit) + await topics.expire(*limit) for limit in limits])
             await facts.delete_old_undo(datetime.now(UTC))

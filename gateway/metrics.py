@@ -74,7 +74,7 @@ def _histogram(name: str, meaning: str, labels: Sequence[str] = (), *, buckets: 
     return Histogram(PREFIX + name, meaning, labels, registry=REGISTRY, buckets=buckets)
 
 
-# All metrics stand here: a name can be registered once.
+# All metrics are defined here: a name can be registered once.
 
 WATCHDOG: Final = _counter("watchdog_total", "times something stuck was noticed and acted on", ["what"])
 CALLS: Final = _counter("calls_total", "calls that have ended", ["carrier", "reason"])
@@ -101,7 +101,10 @@ ADDED_DELAY: Final = _histogram(
 )
 BARGE_INS: Final = _counter("barge_ins_total", "answers that callers interrupted", ["carrier"])
 TURN_STAGE_SECONDS: Final = _histogram(
-    "turn_stage_seconds", "from the end of the caller's speech to each stage of the answer", ["stage", "engine"]
+    "turn_stage_seconds", "from the caller's last voiced frame to each stage of the answer", ["stage", "engine"]
+)
+UNMEASURED_TURNS: Final = _counter(
+    "unmeasured_turns_total", "turns without a voiced frame to count from", ["engine", "counted_from"]
 )
 FIRST_AUDIO_SECONDS: Final = _histogram(
     "first_audio_seconds", "from the answer of a call to the agent's first audio", ["carrier", "engine"]

@@ -105,6 +105,8 @@ class Turn:
     unheard: str = ""
     kept: bool = True
     """False for what was said off the record: available during the call, stored nowhere."""
+    by_operator: bool = False
+    """Whether the agent said what an operator had typed."""
 
     @property
     def name(self) -> str:
@@ -139,10 +141,10 @@ class VoiceSession:
     """The caller's number, if `caller` is another identifier."""
     state: dict[str, Any] = field(default_factory=dict)
     """What the agent's tools keep about this caller."""
-    timings: list[dict[str, float | None]] = field(default_factory=list)
-    """The latency of each answer, by stage."""
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    """The ResponseTime of each answer, as JSON."""
     receipt: dict[str, Any] = field(default_factory=dict)
-    """What the agent was given of earlier calls, and the source of each item."""
+    """The version of the agent's texts, what it was given of earlier calls, and the source of each item."""
     taken_over: bool = False
     """Taken over from a node that did not answer: turns may be missing."""
     off_record: bool = False
@@ -183,7 +185,13 @@ class VoiceSession:
             "started_at": self.started_at.isoformat(),
             "ended_at": self.ended_at.isoformat() if self.ended_at else None,
             "turns": [
-                {"speaker": turn.speaker, "text": turn.text, "at": turn.at.isoformat(), "unheard": turn.unheard}
+                {
+                    "speaker": turn.speaker,
+                    "text": turn.text,
+                    "at": turn.at.isoformat(),
+                    "unheard": turn.unheard,
+                    "by_operator": turn.by_operator,
+                }
                 for turn in self.turns
             ],
         }
@@ -199,7 +207,13 @@ class VoiceSession:
         session.consent = Consent(session.consent)
         session.voicemail = Voicemail(session.voicemail)
         session.turns = [
-            Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
+            Turn(
+                Speaker(turn["speaker"]),
+                turn["text"],
+                datetime.fromisoformat(turn["at"]),
+                turn["unheard"],
+                by_operator=turn.get("by_operator", False),
+            )
             for turn in stored["turns"]
         ]
         return session

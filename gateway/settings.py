@@ -9,22 +9,26 @@ import base64
 import binascii
 import dataclasses
 import errno
+import io
 import ipaddress
 import os
 import re
 import secrets
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 import dotenv
+import dotenv.parser
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.errors import SettingsError
+from gateway.invocation import command
 
 ADMIN_TOKEN_FILE: Final = "admin-token"
+TOML_FILE: Final = "gateway.toml"
 _HOST: Final = r"(?:\[[^\]@/]*\]|[\w.%-]*)(?::\d{1,5})?"
 _POSTGRES_URL: Final = re.compile(rf"postgres(?:ql)?://(?:[^@/]*@)?{_HOST}(?:,{_HOST})*(?:/[^@/?]*)?(?:\?.*)?")
 """As libpq reads it. Anything else would make a part of the password the name of a host, a port or a database."""
@@ -32,6 +36,13 @@ ENGINE_KEYS: Final = {"deepgram": "DEEPGRAM_API_KEY", "openai": "OPENAI_API_KEY"
 """The keys of voice engines that need one, in the order in which an engine is chosen if VOICE_ENGINE is not set."""
 MIN_ADMIN_TOKEN: Final = 16
 """Characters. 16 random ones can't be guessed over the network; a shorter one is probably a word."""
+
+DEEPCLAW_SETTINGS: Final[Mapping[str, str]] = {
+    "VOICE_PROVIDER": "every carrier with keys is active",
+    "OPENCLAW_VOICE_MODEL": "choose the model in OpenClaw, or set brain in gateway.toml",
+    "PROXY_SECRET": "each call has a token of its own",
+}
+"""Variables that only DeepClaw reads, and what replaces them."""
 
 Table = TypeVar("Table")
 
@@ -68,6 +79,12 @@ def is_url(text: str, schemes: tuple[str, ...]) -> bool:
         return False
 
 
+def local_url(host: str, port: int) -> str:
+    """Where this machine reaches a gateway that listens on `host`."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}"
+
+
 # Kinds of values. Each takes the text of the environment; a message follows the setting's name.
 
 
@@ -81,7 +98,7 @@ def _path(value: Any) -> Any:
 def _key(value: Any) -> Any:
     if isinstance(value, str):
         if not (value.isascii() and value.isprintable()):
-            raise ValueError("has a character that no header can carry; copy it once more")
+            raise ValueError("has a character that is not allowed in a header; copy it again")
         return Secret(value)
     return value
 
@@ -95,7 +112,8 @@ def _fernet_keys(value: Any) -> Any:
     except (binascii.Error, ValueError):
         sizes = {0}
     if sizes != {32}:
-        raise ValueError("is not a key, or several with commas between them; make one with: gateway recordings key")
+        how = f"make one with: {command('recordings key')}"
+        raise ValueError(f"is not a key, or several with commas between them; {how}")
     return Secret(",".join(keys))
 
 
@@ -141,7 +159,8 @@ def _summary_provider(value: str) -> str:
     if value.lower() in ("", *SUMMARY_PROVIDERS):
         return value.lower()
     if not is_url(value, ("https", "http")):
-        raise ValueError(f"use one of: {', '.join(SUMMARY_PROVIDERS)}, or the URL of a server with chat completions")
+        known = ", ".join(SUMMARY_PROVIDERS)
+        raise ValueError(f"is {value!r}; use one of: {known}, or the URL of a server with chat completions")
     return value
 
 
@@ -156,7 +175,7 @@ class Settings(BaseModel):
     host: str = Field("127.0.0.1", description="where it listens")
     port: WholeNumber = Field(8000, description="where it listens; 0 takes a free one")
     public_url: HttpUrl = Field("", description="the https address carriers reach; empty: the request's forwarded host")
-    data_dir: Folder = Field(Path("data"), description="journal, embedded store and admin token; mode 0700")
+    data_dir: Folder = Field(Path("data"), description="call log, embedded store and admin token; mode 0700")
     allowed_callers: Names = Field(frozenset(), description="E.164 numbers, comma separated; * for anyone")
     max_calls: WholeNumber = Field(0, description="calls at once, on all nodes; 0: no limit")
     max_call_seconds: WholeNumber = Field(3600, description="longest call; 0: no limit")
@@ -220,7 +239,7 @@ class Settings(BaseModel):
     xai_api_url: HttpUrl = Field("https://api.x.ai/v1", description="with /v1")
     openai_api_key: Key = Field(None, description="summaries by GPT, openai/MODEL as a brain, and the engine openai")
     openai_base_url: HttpUrl = Field("https://api.openai.com/v1", description="with /v1")
-    openclaw_gateway_url: str = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
+    openclaw_gateway_url: HttpUrl = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
     openclaw_gateway_token: Key = Field(None, description="its token; it gives full access there, so keep it private")
 
     webhook_url: HttpUrl = Field("", description="where finished calls are posted; an agent may have its own webhook")
@@ -281,6 +300,8 @@ class Settings(BaseModel):
     """Where gateway.toml and prompts are looked for."""
     agent_keys: Mapping[str, Secret] = {}
     """The variables that agents' tables name, with `api_key_env` or as `env:NAME`, as far as they are set."""
+    from_deepclaw: tuple[str, ...] = ()
+    """Those of DEEPCLAW_SETTINGS that are set."""
     otel: Mapping[str, str] = Field({}, repr=False)
     """The variables OTEL_*, which OpenTelemetry's SDK reads itself. Their headers may hold a key."""
 
@@ -301,6 +322,11 @@ class Settings(BaseModel):
         return tuple(Secret(text.strip()) for text in texts if text.strip())
 
     @property
+    def ignored(self) -> str:
+        """Variables of DeepClaw that are set and have no effect, and what replaces them; empty if there are none."""
+        return "; ".join(f"{name}: {DEEPCLAW_SETTINGS[name]}" for name in self.from_deepclaw)
+
+    @property
     def carriers(self) -> frozenset[str]:
         """The carriers whose credentials are set."""
         keys = {"twilio": self.twilio_auth_token, "telnyx": self.telnyx_api_key}
@@ -312,10 +338,8 @@ NAMES: Final = tuple(name.upper() for name, field in Settings.model_fields.items
 
 def load(environ: Mapping[str, str], folder: Path) -> Settings:
     """Read settings from the environment, `folder/.env` and `folder/gateway.toml`; SettingsError on a mistake."""
-    table = _read_toml(folder / "gateway.toml")
-    agents = table.pop("agents", {})
-    if not isinstance(agents, dict) or not all(isinstance(agent, dict) for agent in agents.values()):
-        raise SettingsError("gateway.toml: agents must be tables; write [agents.NAME]")
+    table = _read_toml(folder / TOML_FILE)
+    agents = _pop_agents(table)
     from_file = {name.upper(): _as_text(name, value) for name, value in table.items()}
     if unknown := sorted(set(from_file) - set(NAMES)):
         raise SettingsError(f"gateway.toml: unknown setting {unknown[0].lower()}; docs/settings.md lists them all")
@@ -324,12 +348,25 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
     keys = {name: Secret(texts[name]) for name in _named_keys(agents.values()) if texts.get(name)}
     try:
         otel = {name: value for name, value in texts.items() if name.startswith("OTEL_") and value}
-        settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys, otel=otel)
+        deepclaw = tuple(name for name in DEEPCLAW_SETTINGS if texts.get(name, "").strip())
+        settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys, from_deepclaw=deepclaw, otel=otel)
     except ValidationError as error:
         name, problem = first_problem(error)
         raise SettingsError(f"{name.upper()}{problem}") from None
     _check_together(settings)
     return settings
+
+
+def read_agent_tables(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """The `[agents.NAME]` tables as they are in the file now. Raises SettingsError."""
+    return _pop_agents(_read_toml(folder / TOML_FILE))
+
+
+def _pop_agents(table: dict[str, Any]) -> dict[str, Mapping[str, Any]]:
+    agents = table.pop("agents", {})
+    if not isinstance(agents, dict) or not all(isinstance(agent, dict) for agent in agents.values()):
+        raise SettingsError("gateway.toml: agents must be tables; write [agents.NAME]")
+    return agents
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
@@ -379,12 +416,18 @@ def _read_dotenv(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        # Values are taken literally: a key may well hold a dollar sign.
-        values = dotenv.dotenv_values(path, interpolate=False)
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise SettingsError(".env is not UTF-8 text; save it as such") from None
     except OSError as error:
         raise SettingsError(f".env can't be read: {error.strerror}") from None
+    for found in dotenv.parser.parse_stream(io.StringIO(text)):
+        if found.error:
+            written = found.original.string  # with the empty lines before it
+            number = found.original.line + written[: -len(written.lstrip())].count("\n")
+            raise SettingsError(f".env, line {number} can't be read; write NAME=value, or # before a comment")
+    # Values are taken literally: a key may well hold a dollar sign.
+    values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -464,20 +507,51 @@ def make_private(folder: Path) -> None:
     read or replace what is written there.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(folder)
+    folder.chmod(0o700)
+
+
+def check_private(folder: Path) -> None:
+    """Raise the OSError that `make_private` would raise; change nothing."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if there == folder:
+        if not there.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        _check_owner(folder)
+    elif not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    elif not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _check_owner(folder: Path) -> None:
     if folder.stat().st_uid != os.geteuid() or folder.lstat().st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, "it belongs to another user")
-    folder.chmod(0o700)
+
+
+def folders(settings: Settings) -> dict[str, Path]:
+    """The folders that the gateway writes to, by the name of their setting."""
+    named = {name: getattr(settings, name) for name in ("data_dir", "voice_session_archive_dir", "record_dir")}
+    return {name.upper(): folder for name, folder in named.items() if folder is not None}
+
+
+def use_folder(name: str, folder: Path, *, how: Callable[[Path], None] = make_private) -> None:
+    """Make the folder of a setting private; `check_private` only checks that it can be. Raises SettingsError."""
+    try:
+        how(folder)
+    except OSError as error:
+        raise _unusable(name, folder, error) from None
+
+
+def _unusable(name: str, folder: Path, error: OSError) -> SettingsError:
+    problem = error.strerror or type(error).__name__
+    return SettingsError(f"{name} {folder} can't be used: {problem}; set {name} to a folder that you own")
 
 
 def make_folders(settings: Settings) -> None:
     """The folders that the gateway writes to, private. Raises SettingsError."""
-    for name in ("data_dir", "voice_session_archive_dir", "record_dir"):
-        if (folder := getattr(settings, name)) is not None:
-            try:
-                make_private(folder)
-            except OSError as error:
-                problem = f"{name.upper()} {folder} can't be used: {error.strerror or type(error).__name__}"
-                raise SettingsError(f"{problem}; set {name.upper()} to a folder of yours") from None
+    for name, folder in folders(settings).items():
+        use_folder(name, folder)
 
 
 # The admin token
@@ -489,29 +563,34 @@ def admin_token(settings: Settings) -> Secret:
 
     Makes DATA_DIR with mode 0700; raises SettingsError if that fails.
     """
-    path = settings.data_dir / ADMIN_TOKEN_FILE
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if settings.gateway_admin_token:
-            return settings.gateway_admin_token
-        if path.is_file() and (kept := path.read_text(encoding="utf-8").strip()):
-            if len(kept) < MIN_ADMIN_TOKEN:
-                raise SettingsError(
-                    f"{path} is shorter than {MIN_ADMIN_TOKEN} characters; delete it: a new one is made"
-                )
-            return Secret(kept)
+        if token := existing_token(settings):
+            return token
         made = secrets.token_urlsafe(32)
+        path = settings.data_dir / ADMIN_TOKEN_FILE
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(made + "\n")
         return Secret(made)
+    except OSError as error:
+        raise _unusable("DATA_DIR", settings.data_dir, error) from None
+
+
+def existing_token(settings: Settings) -> Secret | None:
+    """The token of the settings, or the one that an earlier start has made. Raises SettingsError."""
+    path = settings.data_dir / ADMIN_TOKEN_FILE
+    if settings.gateway_admin_token:
+        return settings.gateway_admin_token
+    try:
+        kept = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     except UnicodeDecodeError:
         raise SettingsError(f"{path} is not text; delete it, and a new one is made") from None
     except OSError as error:
-        problem = error.strerror or type(error).__name__
-        raise SettingsError(
-            f"DATA_DIR {settings.data_dir} can't be used: {problem}; set DATA_DIR to a folder of yours"
-        ) from None
+        raise _unusable("DATA_DIR", settings.data_dir, error) from None
+    if kept and len(kept) < MIN_ADMIN_TOKEN:
+        raise SettingsError(f"{path} is shorter than {MIN_ADMIN_TOKEN} characters; delete it: a new one is made")
+    return Secret(kept) if kept else None
 
 
 def kept_token(settings: Settings) -> Secret | None:

@@ -9,11 +9,11 @@ import certifi
 import pytest
 from hypothesis import settings
 
+from gateway.simulate.virtual_time import VirtualTimeLoop
 from tests.forked_runs import ForkedRuns
 from tests.memory.stores import Ground, PostgresGround, SqliteGround
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.stage import Stage, make_carrier, staged
-from tests.virtual_time import VirtualTimeLoop
 
 # The same examples in every run; HYPOTHESIS_PROFILE=searching looks for new ones. No deadline: the time of an example
 # depends on the machine.

@@ -42,6 +42,10 @@ class Firefox:
     async def go(self, url: str) -> None:
         await self._ask("browsingContext.navigate", {"context": self._window, "url": url, "wait": "complete"})
 
+    async def resize(self, width: int, height: int) -> None:
+        viewport = {"width": width, "height": height}
+        await self._ask("browsingContext.setViewport", {"context": self._window, "viewport": viewport})
+
     async def run(self, expression: str) -> Any:
         """What a script comes to, as a click of a person's would allow it."""
         answer = await self._ask(

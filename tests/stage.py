@@ -11,6 +11,7 @@ import httpx
 
 from gateway import settings
 from gateway.app import Timeouts, create_app
+from gateway.audio import SILENCE_FRAME
 from gateway.calls.consent import ConsentTimeouts
 from gateway.engines.registry import ENGINES, MakeEngine
 from gateway.simulate.gateway_under_test import serve_on_loopback
@@ -35,6 +36,18 @@ LAST_WORDS = 0.05
 GREETING_SOUND = deepgram.speech("Hello, this is Maya.") + deepgram.speech("How can I help you?")
 
 
+def patient(timeouts: Timeouts = Timeouts()) -> Timeouts:
+    speech = replace(timeouts.live_calls.speech, reply_fetch=PATIENCE)
+    consent = ConsentTimeouts(answer=PATIENCE, longest=PATIENCE)
+    live_calls = replace(timeouts.live_calls, speech=speech, last_words=LAST_WORDS, consent=consent)
+    tools = replace(timeouts.tools, load=PATIENCE)
+    engine = replace(timeouts.engine, memory=PATIENCE)
+    hosted = replace(timeouts.hosted_calls, memory=PATIENCE, store=PATIENCE, token=PATIENCE, stored=PATIENCE)
+    return replace(
+        timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE, hosted_calls=hosted
+    )
+
+
 @contextlib.asynccontextmanager
 async def running_gateway(
     environ: dict[str, str],
@@ -52,15 +65,7 @@ async def running_gateway(
     the first prompt or comes late. `hurries`: it waits as in production, for tests that hold something back.
     """
     if not hurries:
-        speech = replace(timeouts.live_calls.speech, reply_fetch=PATIENCE)
-        consent = ConsentTimeouts(answer=PATIENCE, longest=PATIENCE)
-        live_calls = replace(timeouts.live_calls, speech=speech, last_words=LAST_WORDS, consent=consent)
-        tools = replace(timeouts.tools, load=PATIENCE)
-        engine = replace(timeouts.engine, memory=PATIENCE)
-        hosted = replace(timeouts.hosted_calls, memory=PATIENCE, store=PATIENCE, token=PATIENCE, stored=PATIENCE)
-        timeouts = replace(
-            timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE, hosted_calls=hosted
-        )
+        timeouts = patient(timeouts)
     app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts, engines=engines)
     async with serve_on_loopback(app, http=PortMux, ws="none", lifespan="on") as url:
         yield url
@@ -72,26 +77,41 @@ def patient_client(url: str = "", **options: Any) -> httpx.AsyncClient:
 
 
 async def in_time(awaitable: Awaitable[Any]) -> Any:
-    """Await something that must not hang."""
-    async with asyncio.timeout(PATIENCE):
-        return await awaitable
+    """
+    Await something that must not hang.
+
+    All limits count the waiting here, not the clock: it jumps when the machine is suspended.
+    """
+    waiting = asyncio.ensure_future(awaitable)
+    try:
+        for _ in range(int(PATIENCE)):
+            if (await asyncio.wait([waiting], timeout=1))[0]:
+                return await waiting
+        raise TimeoutError
+    finally:
+        waiting.cancel()
 
 
 async def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
     """Poll until the condition is true. Returns its value."""
-    async with asyncio.timeout(timeout):
-        while not (value := condition()):
-            await asyncio.sleep(0.005)
+    waited = 0.0
+    while not (value := condition()):
+        if waited > timeout:
+            raise TimeoutError
+        await asyncio.sleep(0.005)
+        waited += 0.005
     return value
 
 
 async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = PATIENCE) -> Any:
     """The same for an asynchronous condition, mostly a request: the longer it takes, the less often it asks."""
-    pause = 0.01
-    async with asyncio.timeout(timeout):
-        while not (value := await condition()):
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.25, 0.1)
+    pause, waited = 0.01, 0.0
+    while not (value := await in_time(condition())):
+        if waited > timeout:
+            raise TimeoutError
+        await asyncio.sleep(pause)
+        waited += pause
+        pause = min(pause * 1.25, 0.1)
     return value
 
 
@@ -119,6 +139,13 @@ class Stage:
         heard = len(conversation.heard)
         await call.speak(SOUND)
         await conversation.hears(heard + len(SOUND))
+
+    async def spoken(self, call: Any, conversation: Conversation) -> None:
+        """The caller makes a sound, then is silent for long enough that it has an end."""
+        heard = len(conversation.heard)
+        await call.speak(SOUND + SILENCE_FRAME)
+        await conversation.hears(heard + len(SOUND) + len(SILENCE_FRAME))
+        await asyncio.sleep(0.1)
 
     async def answer(self, call: Any, conversation: Conversation, text: str) -> None:
         """Let the agent speak, and wait until the caller has heard it."""

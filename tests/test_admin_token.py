@@ -71,7 +71,7 @@ def test_folder_that_is_a_file_says_what_to_do(tmp_path):
     (tmp_path / "data").write_text("")
     with pytest.raises(SettingsError) as raised:
         admin_token(Settings(data_dir=tmp_path / "data"))
-    expected = f"DATA_DIR {tmp_path / 'data'} can't be used: File exists; set DATA_DIR to a folder of yours"
+    expected = f"DATA_DIR {tmp_path / 'data'} can't be used: File exists; set DATA_DIR to a folder that you own"
     assert str(raised.value) == expected
 
 
@@ -87,4 +87,6 @@ def test_token_file_that_is_a_folder_says_what_to_do(data_dir):
     (data_dir / ADMIN_TOKEN_FILE).mkdir(parents=True)
     with pytest.raises(SettingsError) as raised:
         admin_token(Settings(data_dir=data_dir))
-    assert str(raised.value) == f"DATA_DIR {data_dir} can't be used: Is a directory; set DATA_DIR to a folder of yours"
+    assert (
+        str(raised.value) == f"DATA_DIR {data_dir} can't be used: Is a directory; set DATA_DIR to a folder that you own"
+    )

@@ -106,7 +106,7 @@ async def test_bearer_lives_as_long_as_its_call(stage: Stage, llm: FakeLlm) -> N
 
 
 async def test_bearer_does_not_wait_for_functions(stage: Stage, llm: FakeLlm, tmp_path: Path) -> None:
-    """What the agent does at the end of a call may take a while; nobody can ask for its words meanwhile."""
+    """The end of a call may take a while; its words cannot be requested during that time."""
     (tmp_path / "not yet").touch()
     call, conversation = await stage.dial()
     own = (await _think(conversation))["endpoint"]["headers"]
@@ -153,6 +153,7 @@ async def test_stages_of_a_turn_are_measured(stage: Stage, llm: FakeLlm) -> None
     llm.answers("Yes.")
     call, conversation = await stage.dial()
     await stage.played(call, conversation)
+    await stage.spoken(call, conversation)
     await conversation.user_says("Is there a table?")
     await stage.played(call, conversation)
     await call.hang_up()

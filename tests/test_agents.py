@@ -1,9 +1,11 @@
+import asyncio
 import json
+import re
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.agents import DEFAULT_AGENT, AgentDirectory
+from gateway.agents import DEFAULT_AGENT, AgentDirectory, LiveSettings
 from gateway.errors import SettingsError
 from gateway.memory.identity import IdentifierSource
 
@@ -152,7 +154,7 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
     [
         (
             {"promt": "x"},
-            "unknown key promt; known are brain, consent, elevenlabs_agent, engine, "
+            "unknown key promt; known are brain, consent, disabled_tools, elevenlabs_agent, engine, "
             "fields, filler, first_token_seconds, functions, greeting, interrupt, knowledge, "
             "language, listen, memory, no_answer, numbers, one_moment, openai, patience, prompt, redact_brain, "
             "retell_agent, silence, sorry, text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, "
@@ -162,16 +164,22 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),
         ({"prompt": 3}, "prompt must be text in quotes"),
         ({"greeting": 3}, "greeting must be text in quotes"),
-        ({"numbers": ["2025550100"]}, "numbers has '2025550100', which is no E.164 number; write it like +12025550100"),
-        ({"numbers": [12025550100]}, "numbers has '12025550100', which is no E.164 number; write it like +12025550100"),
-        ({"timezone": "Mars"}, "timezone is 'Mars', which is no time zone; write it like America/New_York"),
-        ({"timezone": "America"}, "timezone is 'America', which is no time zone; write it like America/New_York"),
+        (
+            {"numbers": ["2025550100"]},
+            "numbers has '2025550100', which is not an E.164 number; write it like +12025550100",
+        ),
+        (
+            {"numbers": [12025550100]},
+            "numbers has '12025550100', which is not an E.164 number; write it like +12025550100",
+        ),
+        ({"timezone": "Mars"}, "timezone is 'Mars', which is not a time zone; write it like America/New_York"),
+        ({"timezone": "America"}, "timezone is 'America', which is not a time zone; write it like America/New_York"),
         pytest.param(
             {"timezone": LONG_NAME},
-            f"timezone is '{LONG_NAME}', which is no time zone; write it like America/New_York",
+            f"timezone is '{LONG_NAME}', which is not a time zone; write it like America/New_York",
             id="long zone",
         ),
-        ({"timezone": "../etc"}, "timezone is '../etc', which is no time zone; write it like America/New_York"),
+        ({"timezone": "../etc"}, "timezone is '../etc', which is not a time zone; write it like America/New_York"),
         ({"timezone": 5}, "timezone must be text in quotes"),
         ({"listen": ""}, "listen is empty; name a model, or leave the line out"),
         ({"listen": 3}, "listen must be text in quotes or a table"),
@@ -291,3 +299,122 @@ def test_mistake_in_json_is_one_sentence(folder, text, message):
 def test_two_agents_have_different_ids_at_a_platform(folder, key):
     with pytest.raises(SettingsError, match=f"^gateway.toml: two agents have the same {key}$"):
         AgentDirectory({"maya": {key: "a1"}, "tom": {key: "a1"}}, folder)
+
+
+# Changed files
+
+
+async def test_changed_prompt_is_taken_over(folder):
+    agents = AgentDirectory({"maya": {}, "tom": {}}, folder)
+    before = agents.answering("maya")
+    (folder / "prompts" / "maya.md").write_text("You are Maya, and brief.\n")
+    assert agents.answering("maya") is before
+    await agents.refresh()
+    after = agents.answering("maya")
+    assert after.prompt == "You are Maya, and brief." and after.version != before.version
+    assert agents.answering("tom").prompt.startswith("You are Tom.")
+
+
+async def test_changed_greeting_and_voice_are_taken_over_and_the_rest_is_not(folder):
+    agents = AgentDirectory({"maya": {"language": "en"}}, folder)
+    toml = '[agents.maya]\ngreeting = "Hi!"\nvoice = "aura-2-luna-en"\nlanguage = "de"\n[agents.tom]\n'
+    (folder / "gateway.toml").write_text(toml)
+    await agents.refresh()
+    maya = agents.get("maya")
+    assert maya.live == LiveSettings("You are Maya.", "Hi!", "aura-2-luna-en")
+    assert maya.language == "en"
+    assert agents.keys_read_at_start("maya") == ["language", "sorry"]
+    assert agents.added == ["tom"]
+
+
+class Users:
+    """Refuses one engine; remembers the agents that it prepared."""
+
+    def __init__(self):
+        self.prepared = []
+
+    def check(self, agent):
+        if "openai" in agent.engine:
+            raise SettingsError("OPENAI_API_KEY is not set")
+
+    def prepare(self, agent):
+        self.prepared.append(agent.engine)
+
+
+async def test_changed_engine_and_tools_are_prepared_and_taken_over(folder):
+    agents, users = AgentDirectory({"maya": {}}, folder), Users()
+    agents.attach(users)
+    toml = '[agents.maya]\nengine = ["local"]\ndisabled_tools = ["end_call"]\ntransfer_to = { a = "+12025550177" }\n'
+    (folder / "gateway.toml").write_text(toml)
+    await agents.refresh()
+    maya = agents.get("maya")
+    assert (maya.engine, maya.disabled_tools, maya.transfer_to) == (("local",), {"end_call"}, {"a": "+12025550177"})
+    assert (users.prepared, agents.keys_read_at_start("maya"), maya.version) == ([("local",)], [], maya.live.version)
+
+
+async def test_engine_that_is_not_set_up_leaves_the_agent_as_it_was(folder):
+    agents, users = AgentDirectory({"maya": {}}, folder), Users()
+    agents.attach(users)
+    (folder / "gateway.toml").write_text('[agents.maya]\nengine = "openai"\ngreeting = "Hi!"\n')
+    await agents.refresh()
+    assert agents.problem == "OPENAI_API_KEY is not set"
+    assert (agents.get("maya").engine, users.prepared) == ((), [])
+
+
+@pytest.mark.parametrize("value", [3, [""], [1], {"a": 1}])
+def test_disabled_tools_are_names(folder, value):
+    with pytest.raises(SettingsError, match=r"maya\]: disabled_tools must be a list of names, like"):
+        AgentDirectory({"maya": {"disabled_tools": value}}, folder)
+
+
+async def test_broken_file_leaves_the_agent_as_it_was(folder, caplog):
+    agents = AgentDirectory({"maya": {}}, folder)
+    (folder / "gateway.toml").write_text("[agents.maya\n")
+    await agents.refresh()
+    await agents.refresh()
+    assert agents.problem.startswith("gateway.toml can't be read: ")
+    assert agents.get("maya").prompt == "You are Maya."
+    assert len(caplog.records) == 1
+    (folder / "gateway.toml").write_text('[agents.maya]\ngreeting = "Hi!"\n')
+    await agents.refresh()
+    assert (agents.problem, agents.get("maya").greeting) == ("", "Hi!")
+
+
+async def test_prompt_may_be_written_after_the_key_that_names_it(folder, caplog):
+    agents = AgentDirectory({"maya": {}}, folder)
+    (folder / "gateway.toml").write_text('[agents.maya]\nprompt = "brief.md"\n')
+    await agents.refresh()
+    await agents.refresh()
+    assert "brief.md" in agents.problem and len(caplog.records) == 1
+    (folder / "brief.md").write_text("Be brief.")
+    await agents.refresh()
+    assert (agents.problem, agents.get("maya").prompt) == ("", "Be brief.")
+
+
+async def test_half_of_a_change_is_not_read(folder):
+    """A new prompt and a new greeting are in two files; both become one version."""
+    agents = AgentDirectory({"maya": {}}, folder)
+    async with agents.files_lock:
+        (folder / "prompts" / "maya.md").write_text("You are brief.\n")
+        refreshing = asyncio.create_task(agents.refresh())
+        await asyncio.sleep(0.01)
+        (folder / "gateway.toml").write_text('[agents.maya]\ngreeting = "Hi!"\n')
+        assert agents.get("maya").prompt == "You are Maya."
+    await refreshing
+    assert (agents.get("maya").prompt, agents.get("maya").greeting) == ("You are brief.", "Hi!")
+
+
+async def test_prompt_beside_the_file_replaces_the_bundled_one(tmp_path):
+    agents = AgentDirectory({}, tmp_path)
+    assert not agents.get("maya").prompt_file.is_relative_to(tmp_path)
+    own = agents.prompt_path("maya")
+    own.parent.mkdir()
+    own.write_text("Mine.")
+    await agents.refresh()
+    assert (agents.get("maya").prompt, agents.get("maya").prompt_file) == ("Mine.", own)
+
+
+def test_equal_texts_have_one_version(folder):
+    one, other = agent(folder, greeting="Hi!"), agent(folder, greeting="Hi!", language="de")
+    assert one.version == other.version != agent(folder, greeting="Hi").version
+    assert re.fullmatch("[0-9a-f]{12}", one.version)

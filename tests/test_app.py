@@ -11,6 +11,7 @@ from gateway.app import create_app
 from gateway.errors import SettingsError
 from gateway.extras import how_to_install
 from gateway.settings import Secret, Settings
+from gateway.text import sensitive
 from tests.redis_server import running_redis
 from tests.stage import patient_client, running_gateway, until_it
 
@@ -36,7 +37,7 @@ async def http(tmp_path):
 def test_record_dir_that_is_a_file_is_refused(tmp_path, inside, reason):
     (tmp_path / "calls").write_text("")
     folder = tmp_path / "calls" / inside
-    expected = f"RECORD_DIR {folder} can't be used: {reason}; set RECORD_DIR to a folder of yours"
+    expected = f"RECORD_DIR {folder} can't be used: {reason}; set RECORD_DIR to a folder that you own"
     assert problem(tmp_path, record_dir=folder) == expected
 
 
@@ -70,7 +71,7 @@ def test_folder_of_another_user_is_refused(tmp_path):
         os.chown(planted, 65534, 65534)
     else:
         planted = Path("/")
-    told = "can't be used: it belongs to another user; set VOICE_SESSION_ARCHIVE_DIR to a folder of yours"
+    told = "can't be used: it belongs to another user; set VOICE_SESSION_ARCHIVE_DIR to a folder that you own"
     assert problem(tmp_path, voice_session_archive_dir=planted) == f"VOICE_SESSION_ARCHIVE_DIR {planted} {told}"
 
 
@@ -96,7 +97,7 @@ async def test_health_of_a_bare_gateway(http):
     answer = await http.get("/health")
     state = answer.json()
     assert (answer.status_code, state.pop("loop_lag_ms") >= 0) == (200, True)
-    assert state.pop("engine_state") in ("loading", "ready")
+    assert state.pop("engine_state") in ("loading", "ready") and len(state.pop("instance")) == 12
     assert state == {
         "status": "ok",
         "calls": 0,
@@ -161,6 +162,15 @@ async def test_gateway_with_another_engine_is_ready_at_once(stage):
     assert (answer.status_code, answer.json()) == (200, {"ready": True})
     answer = await stage.http.get("/health/ready")  # as clients of Remem ask
     assert (answer.status_code, answer.json()["status"]) == (200, "healthy")
+
+
+async def test_memory_of_the_first_caller_waits_for_no_patterns(tmp_path):
+    """They take longer to compile than the engine's settings wait for memory."""
+    sensitive._vocabularies.cache_clear()
+    async with running_gateway({"DATA_DIR": str(tmp_path / "data")}, tmp_path):
+        before = sensitive._vocabularies.cache_info().misses
+        sensitive.without_sensitive("Ana waits for the kettle.")
+        assert sensitive._vocabularies.cache_info().misses == before
 
 
 def test_local_engine_without_its_packages_is_refused(tmp_path, monkeypatch):

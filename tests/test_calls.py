@@ -176,24 +176,6 @@ async def test_caller_gone_before_the_engine_came_is_heard(stage: Stage) -> None
     assert bytes(conversation.heard).startswith(SOUND * 3)
 
 
-async def test_agent_hangs_up_after_the_farewell(held_stage: Stage) -> None:
-    call, conversation = await held_stage.dial()
-    await call.wait_queued(len(GREETING_SOUND))
-    call.play()
-    await held_stage.played(call, conversation)
-    await conversation.user_says("That is all, goodbye.")
-    [answer] = await conversation.call_functions(["end_call"])
-    assert '"status": "ok"' in answer
-    await conversation.agent_says("Goodbye, Ana.", audio=b"\x44" * 4000)
-    await call.wait_queued(4000)
-    assert not call.ended_by
-    call.play()
-    await call.over(5)
-    assert call.ended_by in ("gateway-rest", "gateway-close", "twiml")
-    assert bytes(call.heard).endswith(b"\x44" * 4000)
-    assert (await held_stage.archive()).endswith("AGENT: Goodbye, Ana.\n")
-
-
 async def test_cancelled_goodbye_goes_on(stage: Stage) -> None:
     call, conversation = await stage.dial()
     [id_] = await conversation.request_functions(["end_call"])
@@ -327,26 +309,7 @@ async def test_engine_nonsense_does_not_end_the_call(stage: Stage) -> None:
     assert (await stage.archive()).endswith("CALLER: Still there?\nAGENT: Yes.\n")
 
 
-# Who is not remembered
-
-
-async def test_nothing_is_kept_of_an_anonymous_caller(stage: Stage) -> None:
-    call, conversation = await stage.dial("anonymous")
-    await conversation.user_says("My name is a secret.")
-    await call.hang_up()
-    await stage.idle()
-    assert stage.archives() == []
-    assert (await stage.http.post("/v1/query", json={"text": "voice call summary"})).json()["results"] == []
-
-
-async def test_switched_off_memory_keeps_nothing(tmp_path: Path, carrier_name: str) -> None:
-    async with staged(tmp_path, make_carrier(carrier_name), VOICE_SESSION_ENABLED="false") as stage:
-        call, conversation = await stage.dial()
-        await conversation.user_says("Remember me.")
-        await call.hang_up()
-        await stage.idle()
-        assert stage.archives() == []
-        assert await stage.documents() == []
+# Who is rejected, and what is not kept
 
 
 async def test_unlisted_caller_is_rejected(tmp_path: Path, carrier_name: str) -> None:

@@ -24,7 +24,7 @@ from tests.stage import in_time, until, until_it
 pytestmark = pytest.mark.timeout(900)  # the first test waits for the whole matrix
 
 SEED = 3
-PARALLEL_LANES = 10
+PARALLEL_LANES = 15
 WORLDS = (("twilio", "forgetful"), ("telnyx", "plan"), ("twilio", "current"), ("telnyx", "both"))
 TURNS = """SELECT 1 FROM entries WHERE json_extract(entry, '$.event') = 'turn'"""
 MOST_A_LANE = {1: 9, 2: 5}
@@ -74,7 +74,7 @@ async def test_full_disk_is_logged_once(tmp_path: Path) -> None:
         outcome = await lane.play(Job("disk full, then room", SEED))
         assert outcome.whole
         assert sum("call log cannot be written" in line for line in lane.gateway.log) == 1
-        assert sum("call log is written again" in line for line in lane.gateway.log) == 1
+        assert sum("call log can be written again" in line for line in lane.gateway.log) == 1
 
 
 async def test_calls_in_both_log_and_jobs(tmp_path: Path) -> None:

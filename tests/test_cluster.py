@@ -202,7 +202,7 @@ async def test_phone_socket_is_closed_at_every_node_while_no_call_waits(cluster:
             await connect(origins[1] + path, proxy=None)
         assert refusal.value.response.status_code == 404
     async with connect(origins[1] + placed["media_path"], compression=None, proxy=None) as socket:
-        await Softphone(socket, "stream").start(placed)
+        await Softphone(socket, placed).start(placed)
         await cluster.conversation()
         assert await cluster.calls(1) == 1
 
@@ -219,7 +219,7 @@ async def test_token_opens_one_socket_at_all_nodes(cluster: Cluster) -> None:
 
 
 async def test_hangup_told_to_another_node(cluster: Cluster) -> None:
-    """The call's end is known at the node that has it, whichever the carrier tells."""
+    """The node that has the call learns of its end, whichever node the carrier reports it to."""
     cluster.balance(webhooks=0, media=0)
     call, conversation = await cluster.dial()
     await conversation.user_says("Goodbye.")
@@ -354,12 +354,12 @@ async def _waits(cluster: Cluster) -> bool:
 
 
 async def test_call_goes_on_at_a_node_cut_off(cluster: Cluster) -> None:
-    """Others take the node for dead. Its caller is there, and the carrier says so: nobody hangs up or ends the call."""
+    """Other nodes take this one for dead. The carrier reports that its call is alive, so no node ends it."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("For two, please.")
-    await conversation.agent_says("Very well.")  # an engine that does not answer for long is connected anew
+    await conversation.agent_says("Very well.")  # an engine that is silent for long is reconnected
     await cluster.taken_for_dead(0)
     await conversation.user_says("Is anybody there?")
     assert not call.ended_by
@@ -378,7 +378,7 @@ async def test_call_goes_on_at_a_node_cut_off(cluster: Cluster) -> None:
 
 
 async def test_call_that_ends_at_a_node_cut_off(cluster: Cluster) -> None:
-    """The carrier tells the other node, which ends the call with what it knows; the same document gets the rest."""
+    """The carrier reports the end to the other node, which finalizes what it has; the same document gets the rest."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
     await cluster.knows("I would like to book a table.")
@@ -442,7 +442,7 @@ async def test_node_that_dies_soon_after_redis_forgot(cluster: Cluster) -> None:
     await cluster.knows("I would like to book a table.")
     await cluster.redis.empty()
     await cluster.knows("I would like to book a table.")
-    cluster.carrier.gateway_url = cluster.carrier.media_gateway_url = "http://127.0.0.1:1"  # nobody is told
+    cluster.carrier.gateway_url = cluster.carrier.media_gateway_url = "http://127.0.0.1:1"  # reports reach no node
     await cluster.nodes[0].kill()
     await call.hang_up()
     cluster.balance(webhooks=1, media=1)

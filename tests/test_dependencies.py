@@ -5,11 +5,14 @@ import json
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
+from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).parent.parent
 LOCK = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
@@ -89,3 +92,63 @@ def test_installed_is_what_is_locked():
     assert {
         name: version for name, version in installed.items() if name in locked and version not in locked[name]
     } == {}
+
+
+# Platforms, as docs/getting-started.md names them
+
+PLATFORMS = {
+    "Linux x86-64": ["manylinux2014_x86_64", *(f"manylinux_2_{minor}_x86_64" for minor in range(5, 37))],
+    "Linux arm64": ["manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in range(17, 37))],
+    "macOS arm64": list(mac_platforms((15, 0), "arm64")),
+    "macOS x86-64": list(mac_platforms((15, 0), "x86_64")),
+}
+EXTRAS = ("local", "mcp", "otel", "pdf", "postgres", "redis", "vectors", "workers")
+WITHOUT_WHEEL = {
+    ("macOS arm64", "local"): {"py-nanotts"},
+    ("macOS x86-64", ""): {"cryptography"},
+    ("macOS x86-64", "local"): {"moonshine-voice", "onnxruntime", "py-nanotts"},
+    ("macOS x86-64", "mcp"): {"cryptography"},
+    ("macOS x86-64", "vectors"): {"onnxruntime"},
+}
+"""Packages that are built from source there, or can't be installed."""
+
+
+def required(extra: str) -> set[str]:
+    """The packages that the program, or one of its extras, needs outside Windows."""
+    [project] = [package for package in LOCK if package["name"] == "voice-gateway"]
+    waiting = list(project["optional-dependencies"][extra] if extra else project["dependencies"])
+    found: set[str] = set()
+    while waiting:
+        needed = waiting.pop()
+        if "== 'win32'" in needed.get("marker", "") or needed["name"] in found:
+            continue
+        found.add(needed["name"])
+        for package in (one for one in LOCK if one["name"] == needed["name"]):
+            waiting += package.get("dependencies", [])
+            waiting += [more for name in needed.get("extra", []) for more in package["optional-dependencies"][name]]
+    return found
+
+
+def wheel_tags(name: str) -> set[Tag]:
+    urls = [wheel["url"] for package in LOCK if package["name"] == name for wheel in package.get("wheels", [])]
+    return {tag for url in urls for tag in parse_wheel_filename(url.rpartition("/")[2].replace("%2B", "+"))[3]}
+
+
+def accepted(minor: int, platforms: Iterable[str]) -> set[Tag]:
+    platforms = list(platforms)
+    return {*cpython_tags((3, minor), platforms=platforms), *compatible_tags((3, minor), f"cp3{minor}", platforms)}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("minor", [11, 12, 13, 14])
+def test_platforms_have_wheels(platform, minor):
+    tags = accepted(minor, PLATFORMS[platform])
+    missing = {extra: {name for name in required(extra) if not wheel_tags(name) & tags} for extra in ("", *EXTRAS)}
+    assert {(platform, extra): names for extra, names in missing.items() if names} == {
+        key: names for key, names in WITHOUT_WHEEL.items() if key[0] == platform
+    }
+
+
+def test_docs_name_the_platforms():
+    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    assert all(f"| {platform} |" in text for platform in PLATFORMS)

@@ -6,6 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -151,6 +155,53 @@ async def test_any_database_password_works(tmp_path: Path, postgres: PostgresSer
         await call.hang_up()
         await stage.document()
         assert (await stage.http.get("/health")).json()["database"] == "ok"
+
+
+# The image
+
+
+def dockerfile_copies() -> list[tuple[list[str], str]]:
+    """Sources and target of each COPY of the stage that builds the program."""
+    stage = text("../Dockerfile").partition("\nFROM ")[0]
+    return [((words := line.split())[:-1], words[-1]) for line in re.findall(r"(?m)^COPY (.+)$", stage)]
+
+
+def files_in_the_image() -> Iterator[tuple[Path, Path]]:
+    """Each file that COPY takes, and where it puts it: what .dockerignore admits, as Docker sees it."""
+    excluded, *lines = [line for line in text("../.dockerignore").split("\n") if line and not line.startswith("#")]
+    admitted = [line.removeprefix("!") for line in lines if line.startswith("!")]
+    assert (excluded, {*lines} - {f"!{name}" for name in admitted}) == ("*", {"**/__pycache__"})
+    for sources, target in dockerfile_copies():
+        for source in sources:
+            for file in [ROOT / source] if (ROOT / source).is_file() else (ROOT / source).rglob("*"):
+                name = file.relative_to(ROOT)
+                is_admitted = any(name.is_relative_to(one) for one in admitted) and "__pycache__" not in name.parts
+                if file.is_file() and is_admitted:
+                    into = Path(target) / name.name if target.endswith("/") else Path(target)
+                    yield file, into if (ROOT / source).is_file() else into / file.relative_to(ROOT / source)
+
+
+def test_image_has_everything_that_the_wheel_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    metadata = [project["project"]["readme"], *project["project"]["license-files"]]
+    needed = [*wheel["packages"], *wheel["force-include"], *metadata]
+    copied = {into for _, into in files_in_the_image()}
+    assert [name for name in needed if not any(into.is_relative_to(name) for into in copied)] == []
+
+
+def test_wheel_is_built_from_what_the_dockerfile_copies(tmp_path):
+    """The steps of the Dockerfile up to the installation of the program, in a folder."""
+    for file, into in files_in_the_image():
+        (tmp_path / "app" / into).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, tmp_path / "app" / into)
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    command = [str(uv), "build", "--quiet", "--wheel", "--out-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=tmp_path / "app", capture_output=True, text=True)
+    assert (built.returncode, built.stderr) == (0, "")
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        assert {"gateway/app.py", "gateway/prompts/maya.md", "gateway/docs/twilio.md"} < {*opened.namelist()}
 
 
 # Proxies and systemd

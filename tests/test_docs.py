@@ -1,8 +1,10 @@
 """The documentation matches the program: settings, commands, routes, paths, links, language."""
 
+import argparse
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,20 @@ PAGES = sorted(DOCS.glob("*.md"))
 TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")), *PAGES]
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
-DASHBOARD = ("/audit", "/calls", "/callers", "/live", "/login", "/logout", "/phone", "/static", "/tokens", "/vitals")
+DASHBOARD = (
+    "/audit",
+    "/calls",
+    "/callers",
+    "/agents",
+    "/live",
+    "/login",
+    "/logout",
+    "/phone",
+    "/setup",
+    "/static",
+    "/tokens",
+    "/vitals",
+)
 # Words that do not occur in the documentation of comparable projects.
 DIALECT = re.compile(
     r"\b(told|tells?|whoever|whomever|whom|nobody|somebody|nameless|meanwhile|thereof|there is none|so long as"
@@ -42,10 +57,11 @@ def without_code(text: str) -> str:
     return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def shell_lines(text: str) -> list[str]:
-    """Lines in sh blocks, with continuations joined."""
-    blocks = re.findall(r"^( *)```sh\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
-    return [line.strip() for _, block in blocks for line in block.replace("\\\n", " ").splitlines()]
+def shell_blocks(path: Path) -> list[list[str]]:
+    """The lines of each sh block. Continued lines, and those within quotes, are one."""
+    blocks = re.findall(r"^( *)```sh\n(.*?)^\1```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    texts = (re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), block) for _, block in blocks)
+    return [[line.strip() for line in text.replace("\\\n", " ").splitlines()] for text in texts]
 
 
 def settings_table() -> dict[str, str]:
@@ -79,6 +95,12 @@ def test_docs_have_the_defaults_in_force():
     table = settings_table()
     wrong = [name for name in NAMES if (text := default_text(name)) and table[name] != f"`{text}`"]
     assert wrong == []
+
+
+def test_footprint_lists_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = page("performance.md").partition("| extra | on disk |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(extras)
 
 
 def test_docs_list_every_key_of_an_agent():
@@ -120,10 +142,39 @@ def test_docs_name_every_command():
     assert [name for name in COMMANDS if f"| `gateway {name}" not in page("cli.md")] == []
 
 
+def options_of(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from options_of(command)
+        else:
+            yield from (name for name in action.option_strings if name.startswith("--"))
+
+
+def command_parsers():
+    [commands] = [one for one in build_parser(COMMANDS)._actions if isinstance(one, argparse._SubParsersAction)]
+    return commands.choices
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_docs_name_every_option_of_a_command(name):
+    rows = "".join(row for row in page("cli.md").splitlines() if row.startswith(f"| `gateway {name}"))
+    everywhere = {"--help", "--json", "--url"}  # said once, below the table
+    assert sorted({one for one in options_of(command_parsers()[name]) if f"`{one}" not in rows} - everywhere) == []
+    known = set(options_of(command_parsers()[name]))
+    assert [one for one in re.findall("`(--[a-z-]+)", rows) if one not in known] == []
+
+
+def test_docs_say_which_commands_print_json():
+    paragraph = page("cli.md").partition("`--json` prints machine-readable output for ")[2].partition(". ")[0]
+    having = {name for name, parser in command_parsers().items() if "--json" in options_of(parser)}
+    assert set(re.findall("`([a-z-]+)`", paragraph)) == having
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=by_name)
 def test_commands_in_the_docs_can_be_parsed(path, capsys):
     parser = build_parser(COMMANDS)
-    for line in shell_lines(path.read_text(encoding="utf-8")):
+    for line in (line for block in shell_blocks(path) for line in block):
         if found := re.match(r"(?:[A-Z_]+=\S* )*(?:gateway|\./start\.sh) (\w.*)", line):
             try:
                 parser.parse_args(shlex.split(found[1], comments=True))

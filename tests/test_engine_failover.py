@@ -1,4 +1,4 @@
-"""Whole calls whose engine fails and is replaced by another one: real sockets, real documents."""
+"""Whole calls whose engine fails and is replaced by another one: real sockets, real documents, replays."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +16,7 @@ from gateway.engines.registry import ENGINES
 from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector
 from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
+from tests.replay.calls import replay_all
 from tests.stage import CALLED, GREETING_SOUND, PATIENCE, Stage, make_carrier, staged
 
 GREETING = "Hello, this is Maya. How can I help you?"
@@ -55,8 +56,12 @@ async def failover(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncItera
 
         (tmp_path / "gateway.toml").write_text('[agents.maya]\nengine = ["deepgram", "spare"]\n')
         engines = {**ENGINES, "spare": make_spare}
-        async with staged(tmp_path, make_carrier("twilio"), engines=engines, timeouts=timeouts) as stage:
+        records = {"RECORD_DIR": str(tmp_path / "records")}
+        async with staged(tmp_path, make_carrier("twilio"), engines=engines, timeouts=timeouts, **records) as stage:
             yield Failover(stage, spare)
+            await stage.idle()
+        calls = len(stage.carrier.calls)
+        await replay_all(tmp_path / "records", count=calls, timeouts=timeouts)
 
 
 async def refused(failover: Failover) -> tuple[Any, Conversation]:

@@ -29,9 +29,15 @@ def test_missing_extra_says_how_to_install_it(monkeypatch):
     with pytest.raises(SettingsError) as raised:
         extras.require("redis", "REDIS_URL is set")
     assert str(raised.value) == (
-        "REDIS_URL is set but the extra redis is not installed; run: scripts/install --no-dev --extra redis, "
-        "or pip install 'voice-gateway[redis]'"
+        f"REDIS_URL is set but the extra redis is not installed; run: {extras.how_to_install('redis')}"
     )
+
+
+def test_portaudio_is_installed_with_the_package_manager_that_is_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert extras.how_to_install_portaudio() == "see https://portaudio.com"
+    (tmp_path / "dnf").touch(mode=0o755)
+    assert extras.how_to_install_portaudio() == "sudo dnf install portaudio"
 
 
 def test_server_loads_no_optional_package():

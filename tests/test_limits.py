@@ -40,7 +40,8 @@ async def refused_politely(stage: Stage, caller: str = CALLER) -> None:
         assert call.said == [BUSY_TEXT]
     else:
         assert call.rejected
-        assert stage.carrier.commands[-1].body["cause"] == "USER_BUSY"
+        [rejection] = [one for one in stage.carrier.commands if (one.call_id, one.action) == (call.id, "reject")]
+        assert rejection.body["cause"] == "USER_BUSY"
     assert len(stage.engine.conversations) == conversations
 
 
@@ -91,7 +92,7 @@ async def test_longest_call_ends_with_a_sentence_and_a_document(tmp_path: Path, 
         await call.over()
         assert call.ended_by != "caller"
         assert "CALLER: I have a long story." in await stage.archive()
-        assert "AGENT: I'm sorry, this call has reached its longest time" in await stage.archive()
+        assert "AGENT: I'm sorry, this call has reached its time limit" in await stage.archive()
         assert "**Session:** voice-session:" in (await stage.document())["content"]
 
 

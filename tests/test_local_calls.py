@@ -1,6 +1,7 @@
 """Whole calls on the local engine: a real gateway, real speech models, and a simulated language model."""
 
 import asyncio
+import contextlib
 import itertools
 
 import pytest
@@ -11,9 +12,11 @@ from gateway.simulate.softphone import phone_line
 from gateway.simulate.synthetic_caller import ScriptedCaller, line_noise, pico
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, ToolCall
+from tests.replay.calls import replay_all
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 
-SPEED = 4.0
+SPEED = 2.0
+"""Faster, a busy machine is late with recognition, and callers do not wait."""
 
 
 @pytest.fixture
@@ -25,15 +28,26 @@ async def llm():
 @pytest.fixture
 async def url(tmp_path, llm):
     """A gateway whose agent uses the simulated language model and takes one call at a time."""
+    configure(tmp_path, llm)
+    async with ready_gateway(tmp_path) as url:
+        yield url
+
+
+def configure(tmp_path, llm):
     brain = f'{{ url = "{llm.url}/v1", model = "test", api_key = "test-key" }}'
     toml = f'[agents.maya]\ngreeting = "Hello."\nprompt = "prompts/maya.md"\nbrain = {brain}\n'
     (tmp_path / "gateway.toml").write_text(toml)
+
+
+@contextlib.asynccontextmanager
+async def ready_gateway(tmp_path):
     environ = {
         "DATA_DIR": str(tmp_path / "data"),
         "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
         "GATEWAY_ADMIN_TOKEN": ADMIN,
         "MEMORY_VECTORS": "false",
         "LOCAL_ENGINE_CALLS": "1",
+        "RECORD_DIR": str(tmp_path / "records"),
     }
     async with running_gateway(environ, tmp_path) as url, patient_client(url) as http:
 
@@ -49,9 +63,9 @@ async def transcript(tmp_path):
     return path.read_text()
 
 
-async def talk(url, *lines, caller=CALLER):
+async def talk(url, *lines, caller=CALLER, **options):
     async with phone_line(url, Secret(ADMIN), caller=caller) as line:
-        person = ScriptedCaller(line, [pico(text) for text in lines])
+        person = ScriptedCaller(line, [pico(text) for text in lines], **options)
         await line.talk(person.speak, person.listen, speed=SPEED)
 
 
@@ -63,6 +77,21 @@ async def test_language_model_answers_and_hangs_up(url, llm, tmp_path):
     lines = (await transcript(tmp_path)).splitlines()
     assert lines[::2] == ["AGENT: Hello.", "AGENT: It is ready.", "AGENT: Goodbye, then."]
     assert lines[1].startswith("CALLER: ")
+    [path] = (tmp_path / "records").glob("*.jsonl")
+    await until(lambda: b'"note":"summary"' in path.read_bytes())
+    await replay_all(tmp_path / "records")
+
+
+async def test_call_with_the_default_settings_replays(tmp_path):
+    """The agent, the script that answers, and the engine are those of a gateway without keys or gateway.toml."""
+    async with ready_gateway(tmp_path) as url:
+        await talk(url, "My name is Ana.", last_wait=5.0)
+        await transcript(tmp_path)
+        [path] = (tmp_path / "records").glob("*.jsonl")
+        await until(lambda: b'"note":"summary"' in path.read_bytes())
+    [recording] = await replay_all(tmp_path / "records")
+    assert recording.header.carrier == "softphone"
+    assert [turn.speaker for turn in recording.ended.turns[:2]] == ["agent", "caller"]
 
 
 async def test_second_caller_hears_that_all_lines_are_busy(url, tmp_path):

@@ -1,6 +1,5 @@
 """What is stored about callers, and what happens when stores and language models fail."""
 
-import asyncio
 import functools
 import json
 from collections.abc import AsyncIterator
@@ -24,34 +23,20 @@ SUMMARY = {
 OTHER = "+12025550177"
 
 
-async def one_call(stage: Stage, text: str, caller: str = CALLER, called: str = "+12025550100") -> None:
-    call, conversation = await stage.dial(caller, called)
+async def one_call(stage: Stage, text: str, caller: str = CALLER) -> None:
+    call, conversation = await stage.dial(caller)
     await conversation.user_says(text)
     await call.hang_up()
 
 
 @asynccontextmanager
-async def with_remem(folder: Path, remem: FakeRemem, *, hurries: bool = False) -> AsyncIterator[Stage]:
+async def with_remem(folder: Path, remem: FakeRemem) -> AsyncIterator[Stage]:
     keys = {"REMEM_API_URL": remem.url, "REMEM_API_KEY": remem.api_key}
-    async with staged(folder, make_carrier("twilio"), hurries=hurries, **keys) as stage:
+    async with staged(folder, make_carrier("twilio"), **keys) as stage:
         yield stage
 
 
-# Whose memory it is
-
-
-async def test_two_callers_at_once_stay_apart(stage: Stage) -> None:
-    first_call, first = await stage.dial(CALLER)
-    second_call, second = await stage.dial(OTHER)
-    await first.user_says("I ride a red bike.")
-    await second.user_says("I ride a blue bike.")
-    await first.user_says("Bye.")
-    await asyncio.gather(first_call.hang_up(), second_call.hang_up())
-    mine, theirs = await stage.document(caller=CALLER), await stage.document(caller=OTHER)
-    assert "red bike" in mine["content"] and "blue" not in mine["content"]
-    assert "blue bike" in theirs["content"] and "red" not in theirs["content"]
-    _, again = await stage.dial(CALLER)
-    assert "red bike" in again.prompt and "blue" not in again.prompt
+# What the prompt has of earlier calls
 
 
 async def test_newest_call_is_found_by_its_title(stage: Stage) -> None:
@@ -65,32 +50,6 @@ async def test_newest_call_is_found_by_its_title(stage: Stage) -> None:
     assert newest["title"].startswith("Voice Call Summary") and f"caller:{CALLER}" in newest["tags"]
     _, again = await stage.dial(CALLER)
     assert "Tesla" in again.prompt
-
-
-async def test_agents_do_not_share_memory(tmp_path: Path, carrier_name: str) -> None:
-    (tmp_path / "desk.md").write_text("You are the desk.\n{{memory}}")
-    (tmp_path / "shop.md").write_text("You are the shop.\n{{memory}}")
-    (tmp_path / "gateway.toml").write_text(
-        '[agents.desk]\nprompt = "desk.md"\nnumbers = ["+12025550101"]\n'
-        '[agents.shop]\nprompt = "shop.md"\nnumbers = ["+12025550102"]\n'
-    )
-    async with staged(tmp_path, make_carrier(carrier_name)) as stage:
-        await one_call(stage, "My order number is nine.", called="+12025550101")
-        await stage.document(agent="desk")
-        _, shop = await stage.dial(called="+12025550102")
-        _, manager = await stage.dial(called="+12025550101")
-        assert shop.prompt.startswith("You are the shop.") and "nine" not in shop.prompt
-        assert manager.prompt.startswith("You are the desk.") and "nine" in manager.prompt
-
-
-async def test_prompt_without_placeholder_gets_nothing(tmp_path: Path, carrier_name: str) -> None:
-    (tmp_path / "plain.md").write_text("You are plain.")
-    (tmp_path / "gateway.toml").write_text('[agents.maya]\nprompt = "plain.md"\n')
-    async with staged(tmp_path, make_carrier(carrier_name)) as stage:
-        await one_call(stage, "I ride a red bike.")
-        await stage.document()
-        _, again = await stage.dial()
-        assert again.prompt == "You are plain."
 
 
 async def test_spoken_placeholders_stay_words(stage: Stage) -> None:
@@ -142,23 +101,6 @@ async def test_failing_store_gets_one_document(tmp_path: Path, fault: Fault) -> 
         assert "red bike" in await stage.archive()
         await stage.idle()
         assert len(remem.documents) == 1
-
-
-async def test_slow_store_does_not_hold_the_call(tmp_path: Path) -> None:
-    """The settings are sent without it; its calls are added during the call."""
-    async with FakeRemem() as remem, with_remem(tmp_path, remem) as stage:
-        await one_call(stage, "I ride a red bike.")
-        await until(lambda: remem.documents)
-        await stage.idle()
-        [stored] = remem.documents.values()
-    async with FakeRemem(always=Fault.SLOW) as slow:
-        slow.keeps(stored.content, title=stored.title, tags=tuple(stored.tags))
-        async with with_remem(tmp_path / "elsewhere", slow, hurries=True) as stage:
-            _, conversation = await stage.dial()
-            assert "red bike" not in conversation.settings["agent"]["think"]["prompt"]
-            slow.awake.set()
-            await conversation.message("UpdatePrompt")
-            assert "red bike" in conversation.prompt
 
 
 async def test_store_that_hangs_holds_up_no_carrier(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.history.erasure import DataLocations, holding
+from tests.replay.calls import replay_all
 from tests.stage import ADMIN, CALLER, PATIENCE, Stage, make_carrier, staged
 
 PERSONA = {
@@ -24,7 +25,7 @@ PERSONA = {
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     (tmp_path / "maya.md").write_text("You are Maya.\n{{persona:jordan}}\n{{memory}}")
     (tmp_path / "gateway.toml").write_text('[agents.maya]\nprompt = "maya.md"\n')
-    async with staged(tmp_path, make_carrier("twilio")) as made:
+    async with staged(tmp_path, make_carrier("twilio"), RECORD_DIR=str(tmp_path / "records")) as made:
         yield made
 
 
@@ -38,10 +39,15 @@ async def _tool(stage: Stage, name: str, arguments: dict[str, object]) -> dict[s
         return answer
 
 
-async def test_persona_is_in_the_prompt(stage: Stage) -> None:
+async def test_persona_is_in_the_prompt(stage: Stage, tmp_path: Path) -> None:
+    """Also in that of a replay."""
     assert (await _tool(stage, "persona", PERSONA))["success"] is True
-    _, conversation = await stage.dial()
+    call, conversation = await stage.dial()
     assert "Owns the shop on Harbour Street." in conversation.prompt
+    await conversation.user_says("Who owns the shop?")
+    await call.hang_up()
+    await stage.idle()
+    await replay_all(tmp_path / "records")
 
 
 async def test_note_of_a_text_agent_is_known_on_the_phone(stage: Stage) -> None:

@@ -101,14 +101,18 @@ async def check_answers(http: httpx.AsyncClient) -> None:
 
 
 async def status_of_large_body(port: int) -> bytes:
-    """Without a token the gateway answers before it has read the body, and a proxy may pass that on."""
+    """
+    Without a token the gateway answers before it has read the body, and closes the connection.
+
+    A proxy passes that on, or has a limit of its own; Caddy answers 502 if it was still sending.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /v1/query HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5000000\r\n\r\n"
-    writer.write(head.encode() + bytes(20_000))
+    writer.write(head.encode() + bytes(5_000_000))
     try:
         return (await reader.readline()).split()[1]
     finally:
-        writer.close()
+        writer.transport.abort()  # of a refused body the rest is never read
 
 
 @pytest.mark.parametrize("carrier_name", ["twilio", "telnyx"])
@@ -124,7 +128,7 @@ async def test_whole_call_through_proxy(proxy, carrier_name, tmp_path):
             assert (await http.get("/metrics")).status_code == 404
             await check_answers(http)
             if proxy is not apache2:  # its LimitRequestBody is not for requests that it forwards
-                assert await status_of_large_body(httpx.URL(url).port) in (b"401", b"413")
+                assert await status_of_large_body(httpx.URL(url).port) in (b"401", b"413", b"502")
             call, conversation = await stage.dial()
             await call.speak(SOUND * 5)
             await until(lambda: SOUND * 5 in bytes(conversation.heard))

@@ -1,4 +1,4 @@
-"""Recordings of whole calls: who is recorded, who agrees to it, and who can read it."""
+"""Recordings of whole calls: who agrees to them, and who can read them."""
 
 import contextlib
 import re
@@ -13,18 +13,11 @@ from gateway.app import Timeouts
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.consent import ConsentTimeouts
 from gateway.calls.recording_files import RecordingCipher
-from gateway.cli.replay import replay
 from gateway.replay.recording import read
 from gateway.settings import Secret
 from tests.fakes.deepgram import speech
+from tests.replay.calls import replayed
 from tests.stage import CALLER, Stage, make_carrier, staged
-
-BLACKLISTED = "+12025550199"
-SETTINGS = f"""
-[agents.maya.memory.repeat_caller]
-identifier_source = "state:customer"
-identifier_blacklist = ["{BLACKLISTED}", "blocked"]
-"""
 
 
 def files(folder: Path) -> list[Path]:
@@ -32,11 +25,9 @@ def files(folder: Path) -> list[Path]:
 
 
 @contextlib.asynccontextmanager
-async def recording_stage(
-    folder: Path, table: str = "", *, carrier: str = "twilio", **options: Any
-) -> AsyncIterator[Stage]:
+async def recording_stage(folder: Path, table: str = "", **options: Any) -> AsyncIterator[Stage]:
     (folder / "gateway.toml").write_text(table)
-    async with staged(folder, make_carrier(carrier), RECORD_DIR=str(folder / "recordings"), **options) as stage:
+    async with staged(folder, make_carrier("twilio"), RECORD_DIR=str(folder / "recordings"), **options) as stage:
         yield stage
 
 
@@ -47,28 +38,6 @@ async def one_call(stage: Stage, caller: str = CALLER, *, said: str = "I would l
     await stage.answer(call, conversation, "All right.")
     await call.hang_up()
     await stage.idle()
-
-
-# Who is recorded
-
-
-async def test_withheld_and_blacklisted_callers_are_not_recorded(tmp_path: Path, carrier_name: str) -> None:
-    async with recording_stage(tmp_path, SETTINGS, carrier=carrier_name) as stage:
-        for caller in ("anonymous", BLACKLISTED):
-            call, conversation = await stage.dial(caller)
-            await stage.played(call, conversation)
-            assert files(tmp_path) == []  # not for a moment
-            await call.hang_up()
-            await stage.idle()
-        assert files(tmp_path) == []
-        await one_call(stage)
-    assert len(files(tmp_path)) == 1
-
-
-async def test_nothing_is_recorded_without_sessions(tmp_path: Path) -> None:
-    async with recording_stage(tmp_path, VOICE_SESSION_ENABLED="false") as stage:
-        await one_call(stage)
-    assert files(tmp_path) == []
 
 
 # Consent
@@ -110,7 +79,7 @@ async def test_announcement_comes_before_the_greeting(tmp_path: Path) -> None:
         document = await stage.document()
     [path] = files(tmp_path)
     assert "recorded" not in document["content"]
-    assert [str(difference) for difference in await replay(read(path))] == []
+    assert [str(difference) for difference in await replayed(read(path))] == []
 
 
 @pytest.mark.parametrize("agents", [ANNOUNCED, REQUIRED])
@@ -146,7 +115,7 @@ async def test_caller_who_agrees_is_recorded_from_the_start(tmp_path: Path, carr
     assert session["consent"] == "agreed"
     recording = read(path)
     assert recording.frames[0].at < 1.0 and recording.ended is not None and recording.ended.consent == "agreed"
-    assert [str(difference) for difference in await replay(recording)] == []
+    assert [str(difference) for difference in await replayed(recording)] == []
 
 
 @pytest.mark.parametrize("said", ["No, thank you.", "I'd rather not."])
@@ -217,4 +186,4 @@ async def test_encrypted_call_is_played_and_replayed(tmp_path: Path) -> None:
     assert b"pizzas" not in stored and CALLER.encode() not in stored
     recording = read(path, RecordingCipher(Secret(new)))
     assert recording.header.caller == CALLER and recording.ended is not None
-    assert [str(difference) for difference in await replay(recording)] == []
+    assert [str(difference) for difference in await replayed(recording)] == []

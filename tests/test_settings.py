@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -5,7 +6,7 @@ import orjson
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.settings import NAMES, Secret, Settings, load, read_table
+from gateway.settings import DEEPCLAW_SETTINGS, NAMES, Secret, Settings, load, read_table
 
 TWILIO = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "twilio-secret"}
 TELNYX = {"TELNYX_API_KEY": "KEY1", "TELNYX_PUBLIC_KEY": "e30="}
@@ -54,13 +55,49 @@ def test_foreign_variables_are_ignored(tmp_path):
     assert load({"PATH": "/bin", "host": "lower"}, tmp_path) == Settings(folder=tmp_path)
 
 
+DEEPCLAW = """# DeepClaw
+DEEPGRAM_API_KEY=dg-key
+TWILIO_ACCOUNT_SID=AC0123
+TWILIO_AUTH_TOKEN=token
+TELNYX_API_KEY=KEY0123
+TELNYX_PUBLIC_KEY=base64=
+VOICE_PROVIDER=telnyx
+OPENCLAW_GATEWAY_URL=http://127.0.0.1:18789
+OPENCLAW_GATEWAY_TOKEN=claw
+OPENCLAW_VOICE_MODEL=anthropic/claude-haiku-5-5
+PROXY_SECRET=secret
+HOST=0.0.0.0
+PORT=8000
+"""
+
+
+def test_env_of_deepclaw_is_taken(tmp_path):
+    """Each name has a row in the table of docs/migrating-from-deepclaw.md: the same here, or ignored."""
+    (tmp_path / ".env").write_text(DEEPCLAW)
+    settings = load({}, tmp_path)
+    assert (settings.engines, settings.carriers) == (("deepgram",), {"twilio", "telnyx"})
+    assert (settings.openclaw_gateway_url, settings.host) == ("http://127.0.0.1:18789", "0.0.0.0")
+    assert settings.openclaw_gateway_token == Secret("claw")
+    assert settings.ignored == (
+        "VOICE_PROVIDER: every carrier with keys is active; "
+        "OPENCLAW_VOICE_MODEL: choose the model in OpenClaw, or set brain in gateway.toml; "
+        "PROXY_SECRET: each call has a token of its own"
+    )
+    assert load({}, tmp_path / "elsewhere").ignored == ""
+    page = (Path(__file__).parent.parent / "docs/migrating-from-deepclaw.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    named = {name: here for names, here in rows for name in re.findall(r"`([A-Z_]+)`", names)}
+    assert set(named) == {line.partition("=")[0] for line in DEEPCLAW.splitlines()[1:]}
+    assert {name for name, here in named.items() if "ignored" in here} == set(DEEPCLAW_SETTINGS)
+
+
 def test_every_name_can_stand_in_a_file(tmp_path):
     (tmp_path / "gateway.toml").write_text("".join(f"{name.lower()} = ''\n" for name in NAMES))
     assert load({}, tmp_path) == Settings(folder=tmp_path)
 
 
 def test_every_setting_says_what_it_means():
-    internal = {"agents", "folder", "agent_keys", "otel"}
+    internal = {"agents", "folder", "agent_keys", "from_deepclaw", "otel"}
     assert {name.lower() for name in NAMES} == set(Settings.model_fields) - internal
 
 
@@ -146,13 +183,21 @@ def test_agents_are_handed_on_as_read(tmp_path):
         ({"VOICE_ENGINE": "deepgram"}, "VOICE_ENGINE is deepgram but DEEPGRAM_API_KEY is not set"),
         ({"SUMMARY_PROVIDER": "anthropic"}, "SUMMARY_PROVIDER is anthropic but ANTHROPIC_API_KEY is not set"),
         ({"SUMMARY_PROVIDER": "xai"}, "SUMMARY_PROVIDER is xai but XAI_API_KEY is not set"),
+        (
+            {"SUMMARY_PROVIDER": "gpt"},
+            "SUMMARY_PROVIDER is 'gpt'; use one of: anthropic, xai, openai, openclaw, brain, extractive, or the URL of "
+            "a server with chat completions",
+        ),
     ],
 )
 def test_mistake_says_what_to_write(environ, message, tmp_path):
     assert problem(environ, tmp_path) == message
 
 
-@pytest.mark.parametrize("name", ["PUBLIC_URL", "TWILIO_API_URL", "TELNYX_API_URL", "REMEM_API_URL", "XAI_API_URL"])
+@pytest.mark.parametrize(
+    "name",
+    ["PUBLIC_URL", "TWILIO_API_URL", "TELNYX_API_URL", "REMEM_API_URL", "XAI_API_URL", "OPENCLAW_GATEWAY_URL"],
+)
 @pytest.mark.parametrize(
     "value",
     ["voice.example.com", "ftp://voice.example.com", "https://", "wss://host", "https://[bad", "https://host:65536"],
@@ -171,7 +216,7 @@ def test_engine_address_must_be_a_socket(value, tmp_path):
 @pytest.mark.parametrize("name", ["DEEPGRAM_API_KEY", "GATEWAY_ADMIN_TOKEN", "ANTHROPIC_API_KEY"])
 def test_key_that_no_header_can_carry_is_a_mistake(name, key, tmp_path):
     """The three dots of an example, copied along with it."""
-    message = f"{name} has a character that no header can carry; copy it once more"
+    message = f"{name} has a character that is not allowed in a header; copy it again"
     assert problem({name: key}, tmp_path) == message
 
 
@@ -212,6 +257,13 @@ def test_broken_file_says_where(tmp_path):
 def test_file_that_is_not_text_is_refused(tmp_path):
     (tmp_path / "gateway.toml").write_bytes(b"host = '\xff'")
     assert problem({}, tmp_path).startswith("gateway.toml can't be read: ")
+
+
+def test_dotenv_line_without_a_value_is_refused(tmp_path):
+    (tmp_path / ".env").write_text("PORT=8001\n\nthis is not a setting\n")
+    with pytest.raises(SettingsError) as raised:
+        load({}, tmp_path)
+    assert str(raised.value) == ".env, line 3 can't be read; write NAME=value, or # before a comment"
 
 
 def test_dotenv_that_is_not_text_is_refused(tmp_path):

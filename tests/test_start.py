@@ -15,14 +15,14 @@ SCRIPTS = ["start.sh", "scripts/install", "scripts/check", "scripts/lint", "scri
 FAKE_UV = f"""#!/bin/sh
 echo "$@" >>"$(dirname "$0")/asked"
 mkdir -p .venv/bin
-ln -sf '{sys.executable}' .venv/bin/python
+ln -sf '{shutil.which("true")}' .venv/bin/python
 ln -sf '{Path(sys.executable).parent}/gateway' .venv/bin/gateway
 """
 OLD_PYTHON = """#!/bin/sh
 [ "$1" = --version ] && echo "Python 3.9.2"
 """
 NEEDS_PYTHON = "Python 3.11 or newer is needed, but python3 is"
-SYNC = "sync --quiet --frozen --inexact --compile-bytecode"
+SYNC = "sync --python python3 --quiet --frozen --inexact"
 
 
 @dataclass
@@ -32,20 +32,23 @@ class Clone:
     folder: Path
     tools: Path
 
-    def start(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return self._run("start.sh", *arguments)
+    def start(self, *arguments: str, cwd: Path = Path("/")) -> "subprocess.CompletedProcess[str]":
+        return self._run("start.sh", *arguments, cwd=cwd)
 
     def install(self, *arguments: str) -> int:
         return self._run("scripts/install", *arguments).returncode
+
+    def check_wheel(self) -> "subprocess.CompletedProcess[str]":
+        return self._run("scripts/check-wheel")
 
     def asked_to_install(self) -> list[str]:
         asked = self.tools / "asked"
         return asked.read_text().splitlines() if asked.exists() else []
 
-    def _run(self, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        environ = {"PATH": str(self.tools), "LC_ALL": "C.UTF-8"}
+    def _run(self, script: str, *arguments: str, cwd: Path = Path("/")) -> "subprocess.CompletedProcess[str]":
+        environ = {"PATH": str(self.tools), "LC_ALL": "C.UTF-8", "PYENV_ROOT": str(self.tools)}
         command = [str(self.folder / script), *arguments]
-        return subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=60)
 
     def provide(self, name: str, script: str) -> None:
         tool = self.tools / name
@@ -61,7 +64,7 @@ def clone(tmp_path: Path) -> Clone:
     for name in ["start.sh", "scripts/install", "pyproject.toml", "uv.lock"]:
         (clone.folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone.folder / name)
-    for name in ["sh", "cat", "cksum", "dirname", "ln", "mkdir"]:
+    for name in ["sh", "cat", "chmod", "cksum", "date", "dirname", "ln", "mkdir", "mktemp", "rm", "sleep", "tail"]:
         (clone.tools / name).symlink_to(shutil.which(name) or name)
     (clone.tools / "python3").symlink_to(sys.executable)
     clone.provide("uv", FAKE_UV)
@@ -85,7 +88,7 @@ def test_local_engine_is_left_out_beside_a_key(clone, line):
     (clone.folder / ".env").write_text(line)
     started = clone.start("--help")
     assert clone.asked_to_install() == [f"{SYNC} --no-dev --extra mcp --extra pdf --extra vectors"]
-    assert started.stderr == "installing into .venv, once\n"
+    assert started.stderr.startswith("installing into .venv, once\ninstalled in ")
 
 
 LOCAL = [
@@ -102,7 +105,16 @@ def test_local_engine_comes_along_without_a_key_or_by_choice(clone, line):
     (clone.folder / ".env").write_text(line)
     started = clone.start("--help")
     assert clone.asked_to_install()[0].endswith("--extra local")
-    assert "130 MB of it are the voice engine that needs no account" in started.stderr
+    assert "for the voice engine that needs no account" in started.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "comes"), [(["demo"], True), (["demo", "--play"], True), (["demo", "--recorded"], False)]
+)
+def test_local_engine_comes_along_for_the_demo(clone, arguments, comes):
+    (clone.folder / ".env").write_text("DEEPGRAM_API_KEY=abc\n")
+    clone.start(*arguments, "--help")
+    assert clone.asked_to_install()[0].endswith("--extra local") is comes
 
 
 def test_local_engine_comes_along_for_an_agent(clone):
@@ -118,6 +130,7 @@ def test_local_engine_comes_along_for_an_agent(clone):
         ("REDIS_URL=redis://127.0.0.1/0\n", "redis"),
         ("DATABASE_URL=postgresql://127.0.0.1/x\n", "postgres"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318\n", "otel"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:4318/v1/traces\n", "otel"),
     ],
 )
 def test_settings_bring_their_extra(clone, line, extra):
@@ -173,11 +186,90 @@ def test_tests_need_more_than_start(clone):
     assert clone.asked_to_install() == [f"{SYNC} --no-dev", SYNC]
 
 
+def test_first_start_says_how_to_type_just_gateway(clone):
+    hint = clone.start("--version").stderr.splitlines()[-1].partition("to type just gateway: ")[2]
+    typed = subprocess.run(["sh", "-c", f"{hint}; gateway --version"], capture_output=True, text=True, timeout=60)
+    assert typed.stdout.startswith("voice-gateway ")
+    assert f'"{clone.folder}/.venv/bin:' in hint
+
+
+def test_hints_name_the_script_as_it_was_typed(clone):
+    clone.install("--no-dev")
+    typed = [str(clone.folder / "start.sh"), "doctr"]
+    assert clone.start("doctr").stderr.endswith(f"See {typed[0]} --help\n")
+    plain = subprocess.run(["sh", "start.sh", "doctr"], cwd=clone.folder, capture_output=True, text=True, timeout=60)
+    assert plain.stderr.endswith("See ./start.sh --help\n")
+
+
+def test_files_are_those_of_the_folder_where_it_was_typed(clone, tmp_path):
+    clone.install("--no-dev")
+    elsewhere = tmp_path / "my calls"
+    elsewhere.mkdir()
+    missing = clone.start("replay", "call.jsonl", cwd=elsewhere).stderr
+    assert missing.splitlines()[-1].startswith(f"gateway: {elsewhere}/call.jsonl ")
+    assert clone.start("init", "my bot", cwd=elsewhere).returncode == 0
+    assert (elsewhere / "my bot/gateway.toml").is_file()
+    assert not (clone.folder / "my bot").exists()
+
+
+def test_settings_are_those_beside_the_script(clone, tmp_path):
+    clone.install("--no-dev")
+    (clone.folder / ".env").write_text("PORT=99999\n")
+    (tmp_path / ".env").write_text("PORT=88888\n")
+    assert clone.start(cwd=tmp_path).stderr.splitlines()[-1].startswith("gateway: PORT is 99999; ")
+
+
+def test_installer_is_quiet_unless_it_fails(clone):
+    clone.provide("uv", FAKE_UV + "echo 'Resolved 85 packages'\n")
+    assert "Resolved" not in clone.start("--version").stderr
+    shutil.rmtree(clone.folder / ".venv")
+    clone.provide("uv", "#!/bin/sh\necho 'no space left on device' >&2\nexit 1\n")
+    failed = clone.start("--version")
+    assert failed.returncode == 1
+    assert failed.stderr.endswith("no space left on device\ninstalling failed, see above; then start again\n")
+
+
+def test_weights_stay_without_the_library_beside_them(clone):
+    package = clone.folder / ".venv/lib/python3.11/site-packages/moonshine_voice"
+    (package / "assets").mkdir(parents=True)
+    (package / "libmoonshine.so").touch()
+    clone.install("--no-dev")
+    assert [path.name for path in package.iterdir()] == ["assets"]
+
+
 def test_failed_install_is_not_kept(clone):
     clone.provide("uv", FAKE_UV + "exit 1\n")
     assert clone.install() == 1
     assert clone.install() == 1
     assert len(clone.asked_to_install()) == 2
+
+
+NOTING_UV = """#!/bin/sh
+[ "$1" = venv ] || exit 0
+echo "$4" >>"$(dirname "$0")/pythons"
+mkdir -p "$5/bin"
+for name in gateway voice-gateway python; do
+    printf '#!/bin/sh\\necho "%s $*" >>"%s/ran"\\nmkdir -p shop\\n' $name "$(dirname "$0")" >"$5/bin/$name"
+    chmod +x "$5/bin/$name"
+done
+"""
+
+
+def test_wheel_is_checked_with_every_python_found(clone):
+    """On the PATH, and of pyenv, whose shims fail for versions that are not chosen."""
+    shutil.copy(ROOT / "scripts/check-wheel", clone.folder / "scripts")
+    clone.install()
+    clone.provide("uv", NOTING_UV)
+    clone.provide("python3.11", '#!/bin/sh\n[ -z "$2" ] || echo /usr/bin/python3.11\n')
+    clone.provide("python3.12", "#!/bin/sh\nexit 127\n")
+    for version in ("3.10.13", "3.12.1", "3.13.0"):
+        path = clone.tools / "versions" / version / "bin"
+        path.mkdir(parents=True)
+        clone.provide(f"versions/{version}/bin/python", f'#!/bin/sh\n[ -z "$2" ] || echo /pyenv/{version}\n')
+    assert clone.check_wheel().returncode == 0
+    assert (clone.tools / "pythons").read_text().split() == ["/usr/bin/python3.11", "/pyenv/3.12.1", "/pyenv/3.13.0"]
+    ran = (clone.tools / "ran").read_text().splitlines()
+    assert ran.count("gateway --version") == ran.count("voice-gateway --version") == 3
 
 
 def test_no_argument_serves(clone):

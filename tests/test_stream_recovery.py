@@ -128,7 +128,7 @@ async def test_hangup_while_the_stream_is_lost(tmp_path: Path) -> None:
 
 
 async def test_stopping_gateway_hangs_up_who_waits(tmp_path: Path, carrier_name: str) -> None:
-    """Their media would find nobody."""
+    """Their media would reach no node."""
     async with staged(tmp_path, make_carrier(carrier_name)) as stage:
         call = await stage.carrier.ring()
     assert call.ended_by == "gateway-rest"
@@ -183,6 +183,10 @@ class GatewayProcess:
         self._folder = folder
         self._process: ForkedGateway | asyncio.subprocess.Process | None = None
 
+    def set(self, **environ: str) -> None:
+        """For the next start."""
+        self._environ |= environ
+
     async def start(self) -> None:
         self._process = ForkedGateway(self._environ, self._folder)
         async with patient_client(self.url) as http:
@@ -228,7 +232,7 @@ class GatewayProcess:
         await self.stopped()
 
     def processes(self) -> list[int]:
-        """All that run on its folder, whoever started them."""
+        """All that run on its folder."""
         own, found = f"DATA_DIR={self._environ['DATA_DIR']}".encode(), []
         for environ in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):

@@ -25,7 +25,7 @@ from tests.stage import ADMIN, PUBLIC_URL, make_carrier, patient_client, until, 
 from tests.test_stream_recovery import GatewayProcess
 
 WORKERS = 3
-CALLERS = [f"+120255501{number}" for number in range(40, 52)]
+CALLERS = [f"+120255501{number}" for number in range(40, 46)]
 SERVE = "import sys; from gateway.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -42,7 +42,7 @@ class WorkersProcess(GatewayProcess):
         await until_it(lambda: self._complete(count))
 
     async def state(self) -> dict[str, Any]:
-        """/health of whichever worker is asked; empty while nobody answers."""
+        """/health of the worker that answers; empty if none does."""
         async with patient_client(self.url) as http:
             with contextlib.suppress(httpx.HTTPError):
                 state: dict[str, Any] = (await http.get("/health")).json()
@@ -50,13 +50,13 @@ class WorkersProcess(GatewayProcess):
         return {}
 
     async def busiest(self) -> tuple[int, int]:
-        """The process that has most of the calls, and how many, when each has told."""
+        """The process with the most calls, and how many, once every worker has reported its calls."""
 
-        async def told() -> list[dict[str, Any]]:
+        async def reported() -> list[dict[str, Any]]:
             nodes: list[dict[str, Any]] = (await self.state()).get("nodes", [])
             return nodes if sum(node["calls"] for node in nodes) == len(CALLERS) else []
 
-        nodes = await until_it(told)
+        nodes = await until_it(reported)
         busiest = max(nodes, key=lambda node: node["calls"])
         return int(busiest["node"].split("-")[-2]), busiest["calls"]
 
@@ -186,6 +186,9 @@ async def opened(carrier_name: str, folder: Path, **environ: str) -> AsyncIterat
             with contextlib.suppress(ProcessLookupError):
                 await gateway.send(signal.SIGINT)
             await gateway.stopped()
+        except BaseException:
+            sys.stderr.write((folder / "log").read_text())  # of all workers; pytest shows it
+            raise
         finally:
             await gateway.clear_away()
 
@@ -208,7 +211,7 @@ async def test_any_worker_answers_for_all(office: Office) -> None:
     """
     Calls at once leave one document each.
 
-    Whichever worker is asked tells what happened at each of them, also at one that died, and counts all of it.
+    Every worker shows the events of all workers, also of one that died, and counts all of them.
     """
     async with watching(office.gateway.url) as watcher:
         talks = await office.dial_all()
@@ -260,7 +263,7 @@ async def shows_all(http: httpx.AsyncClient, talks: list[Talk]) -> str:
 
 
 async def counts(office: Office, ended: int) -> bool:
-    """Whether so many calls have ended, whoever is asked."""
+    """Whether this many calls have ended, according to any worker."""
     async with patient_client(office.gateway.url) as http:
         text = (await http.get("/metrics")).text
     found = re.findall(r"^voice_gateway_call_seconds_count\{.*\} (\d+)\.0$", text, re.MULTILINE)
@@ -286,7 +289,8 @@ async def test_calls_outlive_their_worker(office: Office) -> None:
         lost[settings["agent"]["context"]["messages"][-1]["content"]].conversation = again
     await office.say_goodbye(talks)
     await office.check_memory(talks)
-    assert {talk.order for talk in talks if len(talk.call.streams) == 2} == set(lost)
+    # A worker that the machine does not run for some seconds counts as dead, too: its calls get another stream.
+    assert {talk.order for talk in talks if len(talk.call.streams) > 1} >= set(lost)
 
 
 async def test_survivor_reads_what_a_worker_could_not_share(tmp_path: Path) -> None:
@@ -311,7 +315,7 @@ async def test_survivor_reads_what_a_worker_could_not_share(tmp_path: Path) -> N
 
 
 async def with_calls(office: Office) -> list[dict[str, Any]]:
-    """All nodes, once one of them has told of its call."""
+    """All nodes, once one of them has reported its call."""
     nodes: list[dict[str, Any]] = (await office.gateway.state()).get("nodes", [])
     return nodes if sum(node["calls"] for node in nodes) == 1 else []
 

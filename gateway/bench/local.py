@@ -178,5 +178,5 @@ def local_as_text(found: LocalMeasurement) -> str:
         turns = f"{len(answers.seconds)} turns, {answers.unanswered} without answer"
         lines.append(f"  {calls}  {timing}, {turns}, {answers.gaps} gaps in the agent's speech")
     lines.append(f"  limits for one call: p50 {ANSWER_LIMITS[0]:.1f} s, p90 {ANSWER_LIMITS[1]:.1f} s; no gaps")
-    lines.append("held" if found.held else "not held: this machine is too slow or too busy for it")
+    lines.append("limits met" if found.held else "limits not met: this machine is too slow or too busy")
     return "\n".join(lines)

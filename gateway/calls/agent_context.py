@@ -1,4 +1,4 @@
-"""What the engine gets to know about a call: the agent's prompt, the caller's memory, and the conversation so far."""
+"""What the engine is given for a call: the agent's prompt, the caller's memory, and the conversation so far."""
 
 import asyncio
 import math
@@ -157,11 +157,13 @@ class AgentContext:
     @property
     def recorded_memory(self) -> dict[str, Sequence[PastCall | Fact | PinnedTopic]]:
         """The memory as a recording stores it, so that a replay can provide the same."""
-        return {"calls": list(self._calls), "facts": list(self._facts), "pins": list(self._topics)}
+        memory = self._access.memory  # also what the agent may not be given: it shows who calls
+        facts, topics = (memory.facts, memory.topics) if memory is not None else ([], [])
+        return {"calls": list(self._calls), "facts": list(facts), "pins": list(topics)}
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """What the agent was given of earlier calls, and where each item came from."""
+        """The version of the agent's texts, what it was given of earlier calls, and where each item came from."""
         calls = self._calls[: self._calls_given]
         now, earlier = self._now(), self._earlier_receipt
         name, level = self._name_alone(), str(self._access.level)
@@ -187,6 +189,7 @@ class AgentContext:
             source = _source(call.session_id, call.started_at, now, render([call], now=now))
             items.append({"kind": "call", **source, **call.trust.mark})
         return {
+            "version": self._agent.version,
             "tier": earlier.get("tier") or level,
             "block": "\n".join(filter(None, [earlier.get("block"), block])),
             "items": earlier.get("items", []) + [item | {"tier": level} for item in items],

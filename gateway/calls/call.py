@@ -18,6 +18,7 @@ from gateway.agents import Agent
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
 from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
+from gateway.calls.caller_voice import CallerVoice
 from gateway.calls.consent import ConsentTimeouts, RecordingConsent
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
@@ -54,10 +55,11 @@ from gateway.engines.interface import (
 from gateway.errors import EngineError, EngineRefused
 from gateway.history.call_log import Row
 from gateway.history.live_events import CallEvents
-from gateway.llm.chat import LlmEndpoint
+from gateway.llm.chat import LlmEndpoint, ModelName
 from gateway.logs import CallLogger, call_name
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, FIRST_AUDIO_SECONDS, WATCHDOG
+from gateway.response_time import ResponseTime
 from gateway.session import EndReason, Turn, VoiceSession
 from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.media_stream import MediaStream
@@ -128,6 +130,7 @@ class Call:
         self.monitor = CallMonitor()
         self.caller_audio = IncomingAudio(self.monitor)
         self.on_caller_audio = self.caller_audio.pass_on
+        self._voice = CallerVoice(self.caller_audio)
         self.latency = TurnLatencyTracker(
             lambda timing: observe(self._engine.name, timing), on_answer=self._first_audio_sent
         )
@@ -138,6 +141,7 @@ class Call:
         self._carrier = carrier
         self._timeouts = timeouts
         self._events = records.events
+        self._agent = agent
         self._memory = memory
         self._loop = asyncio.get_running_loop()
         config, tools = agent.config, agent.tools
@@ -152,11 +156,11 @@ class Call:
         self.on_agent_audio = self._speech.play
         self._end = CallEnd(self._tasks, leg, self._speech, self.say, self._events, self._log)
         self._identity = CallerIdentity(session, config, memory, self._events, self._log, self._tasks, self.recorder)
-        actions = ToolActions(
+        self.actions = ToolActions(
             session, self.transcript, self._identity, self._end, self.say, self._events, self.recorder
         )
         self._consent = RecordingConsent(session, config, records, self._log, timeouts.consent)
-        self._tools = ToolExecutor(actions, self._tasks, session, tools, config.transfer_to)
+        self._tools = ToolExecutor(self.actions, self._tasks, session, tools, config.transfer_to)
         self._memory_commands = MemoryCommands(
             session, config, self.transcript, memory, timeout=timeouts.memory_command
         )
@@ -200,6 +204,7 @@ class Call:
                 if self._end.reason not in _NO_ENGINE and not self._mailbox.is_reached:
                     await self._hear_last_words()
                 self._end.cancel_goodbye()
+                self._mailbox.call_over()
                 for task in self._work:
                     task.cancel()
                 self.ran_end_function = self._end.reason not in MAY_GO_ON
@@ -211,6 +216,8 @@ class Call:
 
     def end(self, reason: EndReason, *, carrier_over: bool = False) -> None:
         """End the call; only the first reason counts. `carrier_over`: the carrier has ended it already."""
+        if reason in (EndReason.OPERATOR_HUNG_UP, EndReason.SHUTDOWN):  # no frame in a recording shows these
+            self.recorder.note("action", {"do": "end", "reason": str(reason)})
         self._end.end(reason, carrier_over=carrier_over)
 
     def say(self, text: str, *, interrupt: bool = False) -> None:
@@ -219,8 +226,15 @@ class Call:
             self._speech.expect_own_words()
             self._engine.say(text, interrupt=interrupt)
 
+    def operator_says(self, text: str) -> None:
+        """Say an operator's words. The transcript marks them."""
+        self.recorder.note("action", {"do": "operator says", "text": text})
+        self.transcript.operator_says(text)
+        self.say(text)
+
     def answered_by(self, report: AnsweredBy, message: str) -> None:
         """The carrier reports what answered an outbound call. `message` is for a mailbox; if empty, hang up."""
+        self.recorder.note("action", {"do": "answered by", "report": str(report), "message": message})
         self._mailbox.answered_by(report, message)
         if self._mailbox.is_reached:
             self._consent.call_over()  # a machine can't agree to anything
@@ -231,6 +245,7 @@ class Call:
             if is_loud(self.caller_audio.last_frame):  # engines do not report that speech goes on
                 if self._turn_taking.caller_goes_on(now):
                     self._silence_agent()
+        self._voice.tick()
         if now >= self._check_at:
             self._check_at = now + self._timeouts.check
             self._check(now)
@@ -265,6 +280,12 @@ class Call:
         return self._end.is_over
 
     @property
+    def model(self) -> ModelName:
+        """The language model that answers, or is asked first."""
+        own = self._agent.llm.model.name if self._agent.llm is not None else ModelName(self._engine.name, "")
+        return self._engine.engine.own_model(self._agent.config) or own
+
+    @property
     def may_go_on(self) -> bool:
         """Whether only the media stream has ended, as far as known: the caller may still be there."""
         return self.session.end_reason in MAY_GO_ON
@@ -287,6 +308,7 @@ class Call:
     def on_digit(self, digit: str) -> None:
         self._media_at = self._loop.time()
         self._turn_taking.not_silent(self._media_at)
+        self._voice.key_pressed(self._media_at)
         self._identity.digit_pressed(digit, self._media_at)
 
     def on_stream_stopped(self) -> None:
@@ -304,8 +326,8 @@ class Call:
             case UserStartedSpeaking(answer_goes_on):
                 self._caller_speaking = True
                 self._consent.caller_speaks(self._loop.time())
+                self.latency.caller_starts(self._loop.time())
                 if self._turn_taking.caller_starts(self._loop.time(), answer_goes_on=answer_goes_on):
-                    self.latency.finish_turn()
                     self._silence_agent()
             case UserSaid(text, turn):
                 self._caller_said(text, turn)
@@ -320,7 +342,7 @@ class Call:
                 self._speech.audio_done()
             case TurnEnded(turn):
                 self._speech.open_gate()
-                self.latency.speech_ended(self._loop.time())
+                self.latency.speech_ended(self._loop.time(), self._voice.last_at, turn)
                 if turn:
                     self._caller_speaking = False
                     self._engine.answer_due_since = self._loop.time()
@@ -360,9 +382,9 @@ class Call:
             case _:
                 pass  # acknowledgements, which change nothing in the conversation
 
-    def _first_audio_sent(self, stages: dict[str, float | None] | None) -> None:
+    def _first_audio_sent(self, measured: ResponseTime | None) -> None:
         """The first audio of an answer, or of the greeting, was sent."""
-        self._events.first_audio_sent(stages)
+        self._events.first_audio_sent(measured, self._engine.engine.own_model(self._agent.config))
         if self.session.first_audio is None and not self.session.turns:
             seconds = self.session.first_audio = round(self._loop.time() - self._carrier.started_at, 4)
             FIRST_AUDIO_SECONDS.labels(self.session.carrier, self._engine.name).observe(seconds)
@@ -379,6 +401,7 @@ class Call:
             self._caller_speaking = False
         elif not text:
             self.transcript.had_no_words(turn_name)
+            self.latency.needs_no_answer(turn_name)
             self._caller_text.set()
             return
         is_answered = self.transcript.is_answered(turn_name)
@@ -392,6 +415,7 @@ class Call:
                 self._speech.drop_answer()
             self.transcript.caller_said(text, datetime.now(UTC), turn_name, aside=True)
             self._caller_text.set()
+            self.latency.needs_no_answer(turn_name)
             self._engine.answer_due_since = None
             return
         if effect is not TurnEffect.ANSWER:
@@ -410,7 +434,7 @@ class Call:
             self._silence_agent()
         turn = self.transcript.caller_said(without_pin, datetime.now(UTC), turn_name)
         self._caller_text.set()
-        self.latency.transcript(now)
+        self.latency.transcript(now, self._voice.last_at, turn_name)
         if not is_answered:
             self._engine.answer_due_since = now
             self._tools.caller_spoke()
@@ -439,7 +463,10 @@ class Call:
             or self._consent.is_open
             or self._memory_commands.may_be_command(said, self._loop.time())
         ):
-            return await replies.fetch(said)
+            reply = await replies.fetch(said)
+            if reply:
+                self.recorder.note("reply", {"said": said, "text": reply})
+            return reply
         return ""
 
     async def _run_engine(self) -> None:
@@ -488,7 +515,7 @@ class Call:
     def _complete_session(self) -> None:
         self._consent.call_over()
         self.latency.finish_turn()
-        self.session.timings += [timing.as_json() for timing in self.latency.finished]
+        self.session.timings += [answer.as_json() for answer in self.latency.finished]
         self.session.receipt = self._context.receipt
         self.session.turns = self.transcript.finish(self._loop.time())
         self.session.ended_at = self._end.at or datetime.now(UTC)
@@ -502,20 +529,32 @@ class Call:
 
 @dataclass(frozen=True)
 class ToolActions:
-    """What tools can do in a live call, and what the call records about them (ToolHost)."""
+    """
+    What tools can do in a live call, and what the call records about them (ToolHost).
+
+    Recordings note what user code did, so that a replay can repeat it without that code.
+    """
 
     session: VoiceSession
     transcript: Transcript
     identity: CallerIdentity
     end: CallEnd
-    say: Say
+    say_now: Say
     events: CallEvents
     recorder: CallRecorder
 
+    def say(self, text: str) -> None:
+        self.recorder.note("action", {"do": "say", "text": text})
+        self.say_now(text)
+
     def hang_up(self, request: str = "") -> None:
+        if not request:
+            self.recorder.note("action", {"do": "hang up"})
         self.end.hang_up(request)
 
     def transfer(self, target: str, request: str | None = None) -> None:
+        if request is None:
+            self.recorder.note("action", {"do": "transfer", "target": target})
         self.end.transfer(target, request)
 
     def set_pin(self, pin: str) -> None:
@@ -528,11 +567,15 @@ class ToolActions:
     def tool_started(self, call: FunctionCall) -> None:
         if PIN_ARGUMENT.search(call.arguments):
             self.recorder.discard()  # it has the digits
-        self.events.publish("function_called", function=call.name)
+        self.events.publish("function_called", function=call.name, tool_call=call.id)
 
     def tool_finished(self, call: FunctionCall, content: str, *, ok: bool, seconds: float) -> None:
         self.transcript.tool_called(HistoryToolCall(call, content))
-        self.events.publish("function_finished", function=call.name, ok=ok, seconds=seconds)
+        # A PIN among the arguments must not be stored.
+        words = {} if PIN_ARGUMENT.search(call.arguments) else {"arguments": call.arguments, "result": content}
+        shown = {name: self.transcript.excerpt(text) for name, text in words.items()}
+        named = {"function": call.name, "tool_call": call.id}
+        self.events.publish("function_finished", **named, ok=ok, seconds=seconds, **shown)
 
     def state_changed(self) -> None:
         self.events.set_state(self.session.state)

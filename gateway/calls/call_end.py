@@ -15,7 +15,7 @@ from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
-TIME_IS_UP: Final = "I'm sorry, this call has reached its longest time, so I have to hang up now. Goodbye."
+TIME_IS_UP: Final = "I'm sorry, this call has reached its time limit, so I have to hang up now. Goodbye."
 
 MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the media stream has ended: the caller may still be there, or come back from a failed transfer."""

@@ -1,6 +1,7 @@
 """Makes the live call of a media stream, from what calls use: memory, tools, the engine, recorders and the call log."""
 
 import functools
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from gateway.agents import Agent, ConsentSettings
 from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
 from gateway.calls.call_end import CallLeg
 from gateway.calls.call_table import ManagedCall
-from gateway.calls.engine_connection import CallEngines
+from gateway.calls.engine_connection import CallEngines, EngineConfig
 from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.transcript import CallRecords
 from gateway.cluster.node import Cluster
@@ -140,7 +141,7 @@ class CallFactory:
         return self.memory.log
 
     def has_engine(self, agent: Agent) -> bool:
-        return self.engines.is_set_up(agent.name)
+        return self.engines.is_set_up(agent)
 
     @property
     def has_memory(self) -> bool:
@@ -151,7 +152,7 @@ class CallFactory:
     def prepare(self, call: ManagedCall) -> None:
         """Begin to load what the call will need: memory, and the agent's functions. Connect to the engine."""
         if not (call.agent.is_handed_over and call.key[0] == HANDED_OVER_FROM):
-            call.engine = self.engines.connect_early(call.agent.name)
+            call.engine = self.engines.connect_early(call.agent)
         call.tools = self.tool_loader.load(call.agent, call.access)
         call.access.open(self.memory.source(call.agent, call.access))
 
@@ -171,7 +172,7 @@ class CallFactory:
         session = call.session or call.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
-        engine, call.engine = self.engines.config(call.agent.name, call.engine), NoEarlyConnection()
+        engine, call.engine = self.engines.config(call.agent, call.engine), NoEarlyConnection()
         session.engine = engine.engines[0].name
         self.open_log(session, call)
         asks = call.agent.consent.require and session.consent is Consent.NONE
@@ -181,12 +182,15 @@ class CallFactory:
         if self.has_memory and session.caller and not session.off_record and session.consent.allows_recording:
             recorder = call.recorder or self.recordings.record(session.uuid, held=asks)
         if recorder is not call.recorder:
-            recorder.note("call", call.recording_header(session) | {"functions": tools.function_names})
+            recorder.note("call", call.recording_header(session) | self._recorded(engine, tools))
+        else:
+            recorder.note("stream", {})  # another media stream of the same call
         agent = call.agent
         if agent.consent and not agent.consent.always and isinstance(recorder, NoRecorder):
             agent = replace(agent, consent=ConsentSettings())  # there is nothing to agree to
         is_ours = functools.partial(cluster.is_ours_now, call.key)
         llm = self.agent_llms.open(call.agent, call.caller, call.media_url, call.access)
+        records = CallRecords(self.call_events(call, cluster.share_entry), recorder)
         media = Call(
             session,
             CallAgent(agent, tools, llm.endpoint if llm is not None else None),
@@ -194,16 +198,26 @@ class CallFactory:
             CallLeg(control, call.key[1], call.called, call.media_url, is_ours),
             engine,
             call.access,
-            CallRecords(self.call_events(call, cluster.share_entry), recorder),
+            records,
             self.timeouts,
         )
         if llm is not None:
             call.access.subscribe(functools.partial(self.agent_llms.memory_changed, llm, call.agent, call.access))
             media.on_over = functools.partial(self.agent_llms.close, llm)
             llm.responder.observe_latency(media.latency)
+            llm.responder.report_attempts(records.events.model_finished)
             llm.responder.override_replies(media.reply_to)
             llm.responder.count_usage(session.usage)
         return media
+
+    def _recorded(self, engine: EngineConfig, tools: CallTools) -> dict[str, object]:
+        """What the first line of a recording says about the engines and the prompt, beside the agent itself."""
+        engines = sorted(engine.engines, key=lambda one: one.is_failing())  # those that are avoided come last
+        return {
+            "engines": [{"name": one.name, "has_llm": one.engine.has_llm} for one in engines],
+            "personas": dict(tools.personas),
+            "longest_call": self.timeouts.longest_call if math.isfinite(self.timeouts.longest_call) else 0,
+        }
 
     def call_events(self, call: ManagedCall, share: ShareRow = keep_local) -> CallEvents:
         """

@@ -27,7 +27,7 @@ MAX_EVENTS: Final = 10_000
 
 _RECORDED: Final = (
     *("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks", "language"),
-    "consent",
+    *("consent", "interrupt", "patience", "silence", "filler", "transfer_to", "disabled_tools"),
 )
 """The fields of an agent that a replay needs."""
 
@@ -270,11 +270,14 @@ class ManagedCall:
             "format": FORMAT,
             "carrier": session.carrier,
             "caller": self.number,
+            "identity": self.caller,
             "called": self.called,
             "account_id": self.account_id,
             "call_id": self.key[1],
             "session": session.id,
             "started_at": session.started_at.isoformat(),
+            "trust": str(self.access.level),
+            "turns_before": len(session.turns),  # of a call that another node had first
             "agent": agent | {"timezone": str(self.agent.timezone or ""), "has_brain": bool(self.agent.brain)},
         }
 

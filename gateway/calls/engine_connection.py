@@ -9,10 +9,11 @@ engines goes on with the next one (`engines/failover.py`).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from gateway.agents import Agent
 from gateway.audio import BYTES_PER_SECOND, FRAME_MS, SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.incoming_audio import IncomingAudio, drop
@@ -30,8 +31,9 @@ from gateway.engines.interface import (
     LoadSettings,
     NoEngine,
     SettingsApplied,
+    VoiceEngine,
 )
-from gateway.errors import EngineError, EngineUnavailable
+from gateway.errors import EngineError, EngineRefused, EngineUnavailable
 from gateway.history.live_events import CallEvents
 from gateway.metrics import ENGINE_FAILOVERS, ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 
@@ -93,22 +95,29 @@ class EngineConfig:
 class CallEngines:
     """The engines of each agent's calls, and the connections that wait for the media of a call."""
 
-    def __init__(self, configs: Mapping[str, EngineConfig], *, most_early: int = MOST_EARLY) -> None:
-        """`configs`: by the agent's name. `most_early`: connections that may wait; further calls connect later."""
-        self._configs = configs
+    def __init__(
+        self,
+        engines_of: Callable[[Agent], Sequence[GuardedEngine]],
+        timeouts: EngineTimeouts,
+        *,
+        most_early: int = MOST_EARLY,
+    ) -> None:
+        """`most_early`: connections that may wait; further calls connect later."""
+        self._engines_of = engines_of
+        self._timeouts = timeouts
         self._most_early = most_early
         self._early: set[EarlyConnection] = set()
 
-    def config(self, agent: str, early: EarlyConnection | NoEarlyConnection) -> EngineConfig:
+    def config(self, agent: Agent, early: EarlyConnection | NoEarlyConnection) -> EngineConfig:
         """For a call, with the connection that was opened for it."""
-        return replace(self._configs[agent], early=early)
+        return EngineConfig(self._engines_of(agent), self._timeouts, early)
 
-    def is_set_up(self, agent: str) -> bool:
-        return self._configs[agent].is_set_up
+    def is_set_up(self, agent: Agent) -> bool:
+        return self.config(agent, NoEarlyConnection()).is_set_up
 
-    def connect_early(self, agent: str) -> EarlyConnection | NoEarlyConnection:
+    def connect_early(self, agent: Agent) -> EarlyConnection | NoEarlyConnection:
         """The phone rings: connect to the agent's engine."""
-        config = self._configs[agent]
+        config = self.config(agent, NoEarlyConnection())
         if len(self._early) >= self._most_early or not config.is_set_up:
             return NoEarlyConnection()
         early = EarlyConnection(config.engines, config.timeouts.early, self._early.discard)
@@ -195,6 +204,11 @@ class EngineConnection:
         return self._call.recorder
 
     @property
+    def engine(self) -> VoiceEngine:
+        """The one that the call has now, or tries."""
+        return self._chain.current.engine
+
+    @property
     def answer_due_since(self) -> float | None:
         """When the caller finished a turn that the agent has not begun to answer, or the agent was to say something."""
         return self._transcript.answer_due_since
@@ -209,10 +223,12 @@ class EngineConnection:
         while True:
             tried_at = self._loop.time()
             engine = self._chain.next(tried_at, connected=self._early_connection.engine)
+            self.recorder.note("engine", {"name": engine.name})
             try:
                 await self._run_session(engine)
             except EngineError as error:
                 now = self._loop.time()
+                self.recorder.note("engine lost", {"reason": str(error), "refused": isinstance(error, EngineRefused)})
                 if now - tried_at > self._timeouts.steady:
                     pauses = list(self._timeouts.retry_pauses)
                     self._chain.start_over()

@@ -46,7 +46,7 @@ class HostedLlm:
     def __init__(
         self, agents: AgentDirectory, responders: ResponderFactory, tools: ToolLoader, calls: HostedCalls
     ) -> None:
-        self._agents = {agent.name: agent for agent in agents}
+        self._agents = agents
         self._responders = responders
         self._tools = tools
         self._calls = calls

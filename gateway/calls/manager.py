@@ -1,5 +1,5 @@
 """
-CallManager accepts calls, hands each media stream to its call, and sees every call to its finalization.
+CallManager accepts calls, attaches each media stream to its call, and submits every ended call to finalization.
 
 Webhook handlers and media sockets call it; it contains neither HTTP nor any carrier's protocol. A call's states are in
 `state.py`, its data in `call_table.py`, and the replacement of lost streams in `stream_recovery.py`.
@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -83,6 +83,8 @@ class Admission:
     allowed: AllowList
     max_calls: int = 0
     calls_per_caller: int = 0
+    identify: Callable[..., str] = identifier
+    """Returns the key of a caller's memory, with the parameters of `identifier`."""
 
 
 class _Unclaimed(NamedTuple):
@@ -280,7 +282,7 @@ class CallManager:
             return Refusal.OVER if call.awaits_stream else call
         number = caller_id(caller)
         agent = speaker(self._agents, called, order, user_name)
-        identity = identifier(
+        identity = self._admission.identify(
             agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes, user_identity=user_identity
         )
         party = identity if user_identity else number
@@ -473,7 +475,7 @@ class CallManager:
     def dials(self, carrier: str, order: OutboundCall) -> None:
         """An outbound call is placed."""
         agent = self._agents.answering(order.called).name
-        _log.info("call is placed", extra={"caller": last_four(order.to), "carrier": carrier, "agent": agent})
+        _log.info("outbound call placed", extra={"caller": last_four(order.to), "carrier": carrier, "agent": agent})
         self._outbound_events(carrier, order).publish("dialling")
 
     async def picked_up(
@@ -524,12 +526,12 @@ class CallManager:
         self._dialling.pop(order.id, None)
         self._spawn(self.release_dial(order))
         fields = {"caller": last_four(order.to), "carrier": carrier, "reason": reason}
-        _log.info("call that was placed came to nothing", extra=fields)
+        _log.info("outbound call not answered", extra=fields)
         self._outbound_events(carrier, order).publish("unanswered", reason=reason)
 
     def _outbound_events(self, carrier: str, order: OutboundCall) -> CallEvents:
         agent = self._agents.answering(order.called)
-        identity = identifier(agent.repeat_caller, order.to, attributes=order.attributes)
+        identity = self._admission.identify(agent.repeat_caller, order.to, attributes=order.attributes)
         kept = self._calls.has_memory and bool(identity)
         return self._calls.publisher.call(order.session_id, agent.name, order.to, carrier, kept=kept)
 
@@ -637,7 +639,7 @@ class CallManager:
         source = call.agent.repeat_caller.identifier_source
         if call.attempt or source is None or source.kind != "integration_attribute" or source.name not in parameters:
             return
-        identity = identifier(call.agent.repeat_caller, call.number, attributes=parameters)
+        identity = self._admission.identify(call.agent.repeat_caller, call.number, attributes=parameters)
         if identity == call.caller:
             return
         call.cancel_loading()
@@ -653,7 +655,7 @@ class CallManager:
         call.may_be_elsewhere = False
         stable_at = self._now() + self._timeouts.stable_stream
         call_events = self._calls.call_events(call)
-        call_events.publish("answered", attempt=call.attempt)
+        call_events.publish("answered", attempt=call.attempt, **media.model._asdict())
         try:
             await media.run()
         except Exception as error:
@@ -668,6 +670,7 @@ class CallManager:
             if not self._table.manages(call):
                 self._release(call)
             elif media.may_go_on and not call.transfer_answered:
+                media.recorder.note("stream lost", {"reason": str(media.session.end_reason)})
                 call_events.publish("media_lost", reason=str(media.session.end_reason))
                 call.attempt = 0 if self._now() >= stable_at else call.attempt
                 if media.session.end_reason is EndReason.TRANSFERRED and call.transfer_answered is None:
@@ -708,7 +711,7 @@ class CallManager:
         """No media can be had: the call is of no use to the caller any more."""
         WATCHDOG.labels("no media for a call").inc()
         fields = {"call": logs.call_name(call.session_id), "carrier": call.key[0]}
-        _log.warning("no media came for a call", extra=fields)
+        _log.warning("no media stream for a call", extra=fields)
         self._end(call, EndReason.STREAM_LOST)
         self._spawn(self._hang_up(call.key))
 
@@ -828,7 +831,7 @@ class CallManager:
 
     def operator_says(self, key: CallKey, words: str) -> None:
         if media := self._table.media(key):
-            media.say(words)
+            media.operator_says(words)
 
     def checkpoints(self) -> Iterable[tuple[CallKey, str, list[Mapping[str, Any]]]]:
         for call in self._table:

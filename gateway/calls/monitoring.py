@@ -124,14 +124,14 @@ class LevelMeter:
         self._windows: deque[tuple[float, int]] = deque()  # (end of playout, peak)
 
     def caller_audio(self, audio: bytes) -> None:
-        self._caller_peak = max(self._caller_peak, _peak(audio))
+        self._caller_peak = max(self._caller_peak, peak(audio))
 
     def agent_audio(self, audio: bytes, now: float) -> None:
         end = max(now, self._windows[-1][0] if self._windows else 0.0)
         for start in range(0, len(audio), _WINDOW_BYTES):
             window = audio[start : start + _WINDOW_BYTES]
             end += len(window) / BYTES_PER_SECOND
-            self._windows.append((end, _peak(window)))
+            self._windows.append((end, peak(window)))
 
     def clear(self) -> None:
         self._windows.clear()
@@ -151,10 +151,11 @@ class LevelMeter:
 
 def is_loud(audio: bytes) -> bool:
     """Whether this frame may be speech."""
-    return _peak(audio) >= _LOUD
+    return peak(audio) >= _LOUD
 
 
-def _peak(audio: bytes) -> int:
+def peak(audio: bytes) -> int:
+    """The loudness of a frame, 0 to 127."""
     return max(audio[::_EVERY].translate(_LOUDNESS), default=0)
 
 

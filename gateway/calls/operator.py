@@ -38,6 +38,6 @@ class OperatorControl:
     async def say(self, session_id: str, text: str) -> bool:
         """Have the agent say this. False if no node has the call."""
         if call := self.here(session_id):
-            call.say(text)
+            call.operator_says(text)
             return True
         return await self.cluster.command(NodeCommandKind.SAY, session_id, text)

@@ -124,16 +124,18 @@ class SpeechOutput:
             return
         now = self._loop.time()
         is_answer = not self._filler.saying
+        is_new = is_answer and not self._transcript.has_audio
         if is_answer:
             self._filler.stop_playing()
             self._answer_began.set()
+        if is_new:
             self._latency.first_audio(now)
         word_ends = self._transcript.word_ends(len(audio)) if is_answer else set()
         cuts = sorted(word_ends.union(range(MARK_BYTES, len(audio) + MARK_BYTES, MARK_BYTES)))
         for start, end in itertools.pairwise([0, *cuts]):  # the last end may lie behind the audio
             if piece := audio[start:end]:
                 self._send(piece, now, is_answer=is_answer, ends_word=end in word_ends)
-        if is_answer:
+        if is_new:
             self._latency.first_frame(self._loop.time())
         self._continues = is_answer and not self._transcript.has_word_times
 
@@ -160,7 +162,8 @@ class SpeechOutput:
             self.play(held)
         if self._playout.unmarked:  # shows exactly whether the previous sentence was heard
             self._carrier.send_mark(self._playout.next_mark())
-        self._transcript.agent_said(text, datetime.now(UTC))
+        by_operator = self._transcript.agent_said(text, datetime.now(UTC))
+        self._latency.agent_said(by_operator=by_operator)
 
     def words_timed(self, ends: Sequence[WordEnd]) -> None:
         """Where words of the last text end in its audio, which follows."""

@@ -1,11 +1,13 @@
 """
 The turns of a live call: what the caller said, and what the caller heard of the agent's answers.
 
-All texts of the agent between two turns of the caller are one turn. Each text is written when it arrives, an
-interruption when it is known. Card numbers, passwords and keys are redacted on the way in; those spread over several
-turns are found when the call is over. No clock: times are given.
+All texts of the agent between two turns of the caller are one turn; an operator's words are a turn of their own. Each
+text is written when it arrives, an interruption when it is known. Card numbers, passwords and keys are redacted on the
+way in; those spread over several turns are found when the call is over. No clock: times are given.
 """
 
+import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,12 +25,17 @@ from gateway.text.turn_taking import is_asking
 
 _MOST_TOOL_CALLS: Final = 20
 """Tool calls in the history of a new engine session, the latest ones: a result may be long."""
+_MOST_OPERATOR_TEXTS: Final = 5
+_SAME_WORDS: Final = 0.8
 PIN_REMOVED: Final = "[PIN removed]"
 _SHORTEST_PIN: Final = 4
 _SLOWEST_MARK: Final = 60.0
 """Seconds after which a mark that was not echoed is lost."""
 _BETWEEN_SENTENCES: Final = 2.0
 """Seconds in which an answer that the engine has not completed is expected to go on."""
+_EXCERPT: Final = 300
+"""Characters that the call log keeps of a function's arguments, and of its result."""
+_EXCERPT_MARGIN: Final = 100  # longer than a spoken number
 _LONGEST_REDACTED: Final = 10_000
 """Characters, some ten minutes of speech. Longer texts take a while and are redacted when the call is over."""
 
@@ -57,7 +64,7 @@ class Transcript:
 
     __slots__ = (  # used for each frame
         "_answer _answer_at _asides _audible_since _ended_at _hidden _number _records _sent_at _session _spoken_over "
-        "_tool_calls _unplayed _was_redacted answer_due_since played_until playout turns"
+        "_by_operator _operator_words _tool_calls _unplayed _was_redacted answer_due_since played_until playout turns"
     ).split()
 
     def __init__(self, session: VoiceSession, playout: Playout, records: CallRecords) -> None:
@@ -76,6 +83,10 @@ class Transcript:
         self._answer_at: datetime | None = None
         self._was_redacted = False
         """Whether the agent's last text was changed: then the positions of its words are wrong."""
+        self._operator_words: list[list[str]] = []
+        """Of each text that an operator had the agent say, the words that have not been said yet."""
+        self._by_operator = False
+        """Whether the current answer is an operator's."""
         self._asides: list[Turn] = []
         """What the caller said during the answer without ending it."""
         self._spoken_over: AgentUtterance | None = None
@@ -120,8 +131,9 @@ class Transcript:
     def caller_finished(self, turn: str, at: datetime) -> None:
         """The caller's turn of this name is over. Its text may come later than the answer to it."""
         if turn not in self._ended_at:
-            if self._answer is not self._spoken_over:  # its text decides what becomes of that answer
+            if self._answer is None or self._answer is not self._spoken_over:  # else its text decides about the answer
                 self._end_answer()
+                self._records.events.turn_ended()
             self._ended_at[turn] = at
 
     def had_no_words(self, turn: str) -> None:
@@ -160,13 +172,33 @@ class Transcript:
         self._records.events.caller_said(text, at, is_late=is_late)
         return said
 
-    def agent_said(self, text: str, at: datetime) -> None:
+    def agent_said(self, text: str, at: datetime) -> bool:
+        """Returns whether an operator had the agent say it."""
+        by_operator = self._takes_operator_words(text)
+        if by_operator is not self._by_operator and self._answer_at is not None:
+            self._end_answer()  # a turn is either the agent's own or the operator's
+        self._by_operator = by_operator
         original, text = text, self._redacted(text)
         self._was_redacted = text != original
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        self._records.events.agent_said(self._number, text, at)
+        self._records.events.agent_said(self._number, text, at, by_operator=by_operator)
+        return by_operator
+
+    def operator_says(self, text: str) -> None:
+        """The agent will say these words of an operator, as a whole or sentence by sentence."""
+        self._operator_words = [*self._operator_words, _words(text)][-_MOST_OPERATOR_TEXTS:]
+
+    def _takes_operator_words(self, text: str) -> bool:
+        """Whether an operator had the agent say this text. Engines change a word or two, and refuse some texts."""
+        given = _words(text) if self._operator_words else []
+        for place, due in enumerate(self._operator_words if given else []):
+            if difflib.SequenceMatcher(None, due[: len(given)], given).ratio() >= _SAME_WORDS:
+                left = due[len(given) :]
+                self._operator_words[place : place + 1] = [left] if left else []
+                return True
+        return False
 
     def words_timed(self, ends: Sequence[WordEnd]) -> None:
         """Where words of the text that the agent began last end in its audio."""
@@ -275,7 +307,7 @@ class Transcript:
     def _open_turn(self) -> list[Turn]:
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
             return []
-        return [Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self._session.off_record)]
+        return [self._agent_turn(self._answer.text, self._answer_at)]
 
     def answer_before(self, turn: str) -> str:
         """The agent's last words before this turn of the caller, or so far."""
@@ -304,7 +336,15 @@ class Transcript:
         asides = rows_of_turns([turn for turn in self._asides if turn.kept])
         return [*rows, *asides, *rows_beside_turns(self._session)]
 
+    def excerpt(self, text: str) -> str:
+        """The beginning of what a function was given or returned, without secrets."""
+        shown = self._redacted(text[: _EXCERPT + _EXCERPT_MARGIN])
+        if len(text) > _EXCERPT + _EXCERPT_MARGIN:
+            shown = shown[:-_EXCERPT_MARGIN]  # half of a number is not recognised as a secret
+        return shown[:_EXCERPT]
+
     def _redacted(self, text: str) -> str:
+        """The text without secrets and PINs that were given in this call."""
         if len(text) > _LONGEST_REDACTED:
             return text
         for number in reversed(spoken_numbers(text) if self._hidden else []):
@@ -367,9 +407,18 @@ class Transcript:
         if answer is None or at is None:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
-        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self._session.off_record))
+        self.turns.append(self._agent_turn(heard, at, unheard))
+        self._by_operator = False
         self.turns += self._asides
         self._asides = []
         if unheard:
             self._records.events.cut_off(self._number, heard, unheard)
         self._number += 1
+
+    def _agent_turn(self, text: str, at: datetime, unheard: str = "") -> Turn:
+        kept = not self._session.off_record
+        return Turn(Speaker.AGENT, text, at, unheard, kept=kept, by_operator=self._by_operator)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())

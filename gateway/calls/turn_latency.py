@@ -1,97 +1,109 @@
-"""
-The latency of each answer, stage by stage. No clock: times are given.
+"""Measures the response time of each answer (`gateway/response_time.py`), stage by stage. No clock: times are given."""
 
-Stages are measured from the end of the caller's speech as the engine detects it. Stages inside the engine are derived
-from its own figures, counted back from the first audio.
-"""
+from collections.abc import Callable
+from typing import Final
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final
-
-from gateway.metrics import TURN_STAGE_SECONDS
+from gateway.metrics import TURN_STAGE_SECONDS, UNMEASURED_TURNS
+from gateway.response_time import STAGES, CountedFrom, ResponseTime
 
 _DIGITS: Final = 4  # a tenth of a millisecond
-
-
-@dataclass(frozen=True)
-class TurnLatency:
-    """
-    Seconds from the end of the caller's speech to each stage; None if not reached or not known.
-
-    The language model may be asked before the end of the turn is certain: then its seconds are negative.
-    """
-
-    transcript: float | None = None
-    llm_request: float | None = None
-    first_token: float | None = None
-    first_audio: float | None = None
-    """The engine's first audio arrived."""
-    first_frame: float | None = None
-    """It was sent to the carrier."""
-
-    def as_json(self) -> dict[str, float | None]:
-        return {stage: getattr(self, stage) for stage in _STAGES}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "TurnLatency":
-        return cls(**{stage: stored.get(stage) for stage in _STAGES})
-
-
-_STAGES: Final = tuple(field.name for field in fields(TurnLatency))
-
-
-def observe(engine: str, timing: TurnLatency) -> None:
-    """Add one turn to the metrics."""
-    for stage, seconds in timing.as_json().items():
-        if seconds is not None:
-            TURN_STAGE_SECONDS.labels(stage, engine).observe(max(seconds, 0.0))  # a histogram's sum must not fall
-
+_QUIET: Final = 0.05
+"""Seconds without a voiced frame that show an end of speech: with less, the caller still makes a sound."""
+_SLOWEST_START: Final = 1.0
+"""Seconds by which an engine's report that the caller speaks may be late."""
 
 # The engine's figures, each with the stage at its end.
 _LEADS_TO: Final = {"stt": "transcript", "ttt": "first_audio", "tts": "first_audio"}
+
+
+def observe(engine: str, turn: ResponseTime) -> None:
+    """Add one turn to the metrics."""
+    if turn.counted_from is not CountedFrom.VOICE:
+        UNMEASURED_TURNS.labels(engine, turn.counted_from).inc()
+        return
+    for stage in STAGES:
+        if (seconds := getattr(turn, stage)) is not None:
+            TURN_STAGE_SECONDS.labels(stage, engine).observe(max(seconds, 0.0))  # a histogram's sum must not fall
 
 
 class TurnLatencyTracker:
     """
     Measures one turn after another.
 
-    `on_turn` gets each finished turn. `on_answer` is called when the first audio of an answer was sent, with the
-    stages so far as JSON, or None for a greeting. Of each stage the first time counts. A turn needs a transcript:
-    a caller who only coughed has not taken one.
+    `on_turn` gets each finished turn. `on_answer` is called when the first audio of an answer was sent, with its
+    response time, or None if it answers nothing, as a greeting. Of each stage the first time counts. A turn needs a
+    transcript, or an answer if its transcript comes later: a caller who only coughed has not taken one.
     """
 
     def __init__(
         self,
-        on_turn: Callable[[TurnLatency], None],
+        on_turn: Callable[[ResponseTime], None],
         *,
-        on_answer: Callable[[dict[str, float | None] | None], None] = lambda _: None,
+        on_answer: Callable[[ResponseTime | None], None] = lambda _: None,
     ) -> None:
-        self.finished: list[TurnLatency] = []
+        self.finished: list[ResponseTime] = []
         self._on_turn = on_turn
         self._on_answer = on_answer
         self._seen: dict[str, float] = {}
         self._reported: dict[str, float] = {}
+        self._turn = ""
+        """The name of the turn whose text is still to come."""
+        self._voiced: float | None = None
+        """The last voiced frame of the turn."""
+        self._zero: tuple[float, CountedFrom] | None = None
+        """Where the time begins, once an answer was measured."""
+        self._unanswered: float | None = None
+        """The last voiced frame of the previous turn, if nothing was answered since: some engines split a turn."""
+        self._by_operator: bool | None = None
+        """Whether an operator's words came first after the turn; None as long as nothing was said."""
+        self._started = self._ended = float("-inf")
+        """When the engine reported the start of this turn, and the end of the previous one."""
+
+    def caller_starts(self, at: float) -> None:
+        """The caller began to speak. May be repeated."""
+        self.finish_turn()
+        if self._started <= self._ended:
+            self._started = at
 
     def finish_turn(self) -> None:
-        """The caller began to speak, or the call is over. May be repeated."""
-        timing = self._timing() if "transcript" in self._seen else None
-        self._seen, self._reported = {}, {}
-        if timing is not None:
-            self.finished.append(timing)
-            self._on_turn(timing)
+        """The next turn begins, or the call is over. May be repeated."""
+        is_turn = "transcript" in self._seen or (self._turn and "first_frame" in self._seen)
+        turn = self._measured() if is_turn else None
+        is_answered = "first_frame" in self._seen or self._by_operator
+        self._unanswered = self._voiced if is_turn and not is_answered else None
+        self._seen, self._reported, self._turn, self._voiced, self._zero = {}, {}, "", None, None
+        self._by_operator = None
+        if turn is not None:
+            self.finished.append(turn)
+            self._on_turn(turn)
 
     # Stages
 
-    def speech_ended(self, at: float) -> None:
-        if "transcript" not in self._seen:
-            self._seen.setdefault("speech_ended", at)
+    def speech_ended(self, at: float, voiced_at: float | None, turn: str = "") -> None:
+        """The engine reports the end of a turn. `voiced_at`: the last voiced frame so far. `turn`: as in TurnEnded."""
+        if turn and turn != self._turn and ("transcript" in self._seen or self._turn):
+            self.finish_turn()
+        if "transcript" not in self._seen and (not turn or turn != self._turn):
+            self._turn = turn
+            self._drop_other_audio()
+            self._seen["speech_ended"] = at
+            self._end_speech(at, voiced_at)
 
-    def transcript(self, at: float) -> None:
+    def transcript(self, at: float, voiced_at: float | None, turn: str = "") -> None:
         """The turn's text. A second text without speech in between is a turn of its own."""
+        if turn and turn != self._turn:
+            return  # of an earlier turn
         if "transcript" in self._seen:
             self.finish_turn()
+        self._drop_other_audio()
         self._seen["transcript"] = at
+        if "speech_ended" not in self._seen:
+            self._end_speech(at, voiced_at)
+
+    def needs_no_answer(self, turn: str) -> None:
+        """The turn had no words, or was a backchannel."""
+        if turn == self._turn and "first_frame" not in self._seen:
+            self._turn = ""
 
     def llm_request(self, at: float) -> None:
         self._seen.setdefault("llm_request", at)
@@ -100,12 +112,26 @@ class TurnLatencyTracker:
         self._seen.setdefault("first_token", at)
 
     def first_audio(self, at: float) -> None:
-        self._seen.setdefault("first_audio", at)
+        if not self._by_operator:
+            self._seen.setdefault("first_audio", at)
 
     def first_frame(self, at: float) -> None:
-        if "first_frame" not in self._seen:
+        if self._by_operator:
+            self._on_answer(None)
+        elif "first_frame" not in self._seen:
             self._seen["first_frame"] = at
-            self._on_answer(self._timing().as_json() if "transcript" in self._seen else None)
+            self._on_answer(self._measured() if self._turn or "transcript" in self._seen else None)
+
+    def agent_said(self, *, by_operator: bool) -> None:
+        """
+        A text of the agent, before its audio or after. An operator's words are no answer, and what the agent says
+        after them came late because of them: a turn that they follow has no response time.
+        """
+        if self._by_operator is None:
+            self._by_operator = by_operator
+            if by_operator:
+                self._seen.pop("first_audio", None)
+                self._seen.pop("first_frame", None)
 
     def reported(self, *, stt: float | None = None, ttt: float | None = None, tts: float | None = None) -> None:
         """
@@ -119,7 +145,21 @@ class TurnLatencyTracker:
             if seconds is not None and not settled:
                 self._reported[figure] = seconds
 
-    def _timing(self) -> TurnLatency:
+    def _drop_other_audio(self) -> None:
+        """Audio that came before the end of the turn does not answer it."""
+        if self._zero is None:
+            self._seen.pop("first_audio", None)
+            self._seen.pop("first_frame", None)
+
+    def _end_speech(self, at: float, voiced_at: float | None) -> None:
+        """Take the last voiced frame if it belongs to this turn and silence follows it."""
+        earliest = max(self._ended, self._started - _SLOWEST_START)
+        belongs = voiced_at is not None and (earliest < voiced_at <= at - _QUIET or voiced_at == self._unanswered)
+        self._voiced = voiced_at if belongs else None
+        self._ended = at
+        self._by_operator = None
+
+    def _measured(self) -> ResponseTime:
         """From observed times, and those derived from the engine's figures."""
         at = dict(self._seen)
         for unseen, known, figure in (
@@ -129,8 +169,18 @@ class TurnLatencyTracker:
         ):
             if known in at and figure in self._reported:
                 at.setdefault(unseen, at[known] - self._reported[figure])
-        ended = at.get("speech_ended", at["transcript"])
-        seconds = {stage: round(at[stage] - ended, _DIGITS) for stage in _STAGES if stage in at}
-        if "speech_ended" not in at:
-            del seconds["transcript"]  # used as the end of speech
-        return TurnLatency(**seconds)
+        if self._zero is None and self._voiced is not None:
+            self._zero = self._voiced, CountedFrom.VOICE
+        elif self._zero is None:
+            is_reported = "speech_ended" in at
+            self._zero = (
+                at["speech_ended" if is_reported else "transcript"],
+                (CountedFrom.ENGINE if is_reported else CountedFrom.TRANSCRIPT),
+            )
+        zero, counted_from = self._zero
+        if at.get("speech_ended", zero) <= zero:
+            at.pop("speech_ended", None)
+        if counted_from is CountedFrom.TRANSCRIPT:
+            del at["transcript"]
+        seconds = {stage: round(at[stage] - zero, _DIGITS) for stage in STAGES if stage in at}
+        return ResponseTime(**seconds, counted_from=counted_from)

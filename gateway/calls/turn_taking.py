@@ -1,7 +1,7 @@
 """
 Whose turn it is in a call: interruptions, pauses while the caller dictates, and silence.
 
-Decides; the call acts. What the caller hears is asked of the transcript, which has the carrier's marks.
+This module decides; the call acts. What the caller hears is known from the transcript, which has the carrier's marks.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class TurnTaking:
     # Neither of them
 
     def tick(self, now: float, *, slowest_answer: float) -> str:
-        """The question to a silent caller, or empty. `slowest_answer`: so long, silence is not the caller's."""
+        """The question to a silent caller, or empty. `slowest_answer`: seconds that the agent may take to answer."""
         due = self._engine.answer_due_since
         agent_thinks = due is not None and now - due < slowest_answer
         if agent_thinks or self._tools.is_busy or self._end.is_ending or not self._engine.ready:

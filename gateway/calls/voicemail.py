@@ -1,5 +1,5 @@
 """
-A mailbox answers a call that the gateway placed: the agent falls silent, leaves its message, and hangs up.
+A mailbox answers a call that the gateway placed: the agent stops speaking, leaves its message, and hangs up.
 
 The carrier detects the mailbox and reports it by webhook: late, twice, out of order, or never. A person must not be
 taken for a machine, so without a clear report the conversation goes on.
@@ -7,7 +7,9 @@ taken for a machine, so without a clear report the conversation goes on.
 
 import asyncio
 import enum
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.calls.call_end import CallEnd
 from gateway.calls.engine_connection import EngineConnection
@@ -64,6 +66,7 @@ class MailboxHandler:
         self._ignore_at = self._loop.time() + timeouts.report
         self._state = MailboxState.UNKNOWN
         self._message = ""
+        self._work: list[asyncio.Task[None]] = []
 
     def answered_by(self, report: AnsweredBy, message: str) -> None:
         """The carrier's report; may be repeated. `message` is left in a mailbox; if empty, the agent hangs up."""
@@ -84,7 +87,7 @@ class MailboxHandler:
             self._begin(message)
         elif self._state is MailboxState.UNKNOWN:
             self._state = MailboxState.GREETING
-            self._tasks.create_task(self._wait_for_greeting(message), name="mailbox greeting")
+            self._start(self._wait_for_greeting(message), "mailbox greeting")
 
     def new_session(self) -> None:
         """The engine has a new session, which knows nothing of the message."""
@@ -97,6 +100,14 @@ class MailboxHandler:
     def injection_refused(self) -> None:
         if self._state is MailboxState.MESSAGE:
             self._loop.call_later(self._timeouts.repeat, self._send)
+
+    def call_over(self) -> None:
+        """The stream has ended: wait for nothing any more, or the call could not go on with another stream."""
+        for task in self._work:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._work.append(self._tasks.create_task(work, name=name))
 
     def _fall_silent(self) -> None:
         self.is_reached = True
@@ -111,7 +122,7 @@ class MailboxHandler:
     def _begin(self, message: str) -> None:
         self._state, self._message = MailboxState.MESSAGE, message
         self._speech.say_only(message)
-        self._tasks.create_task(self._leave(), name="voicemail")
+        self._start(self._leave(), "voicemail")
         self._send()
 
     def _send(self) -> None:

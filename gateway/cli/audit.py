@@ -14,13 +14,14 @@ from rich.text import Text
 from gateway import settings
 from gateway.cli import terminal
 from gateway.cli.remote import parse_time
-from gateway.cli.terminal import count, line, short_id, table
+from gateway.cli.terminal import line, second, short_id, table
 from gateway.errors import SettingsError
 from gateway.history.audit_log import AuditAction, AuditEntry, AuditFilter, AuditLog, AuditNote, AuditOutcome, cli_actor
 from gateway.history.stores import existing_stores, store_path
 from gateway.memory.stores.documents import time_text
 from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
+from gateway.text.figures import count
 
 DESCRIPTION: Final = (
     "List administrative actions, newest first: logins, exports, erasures, corrections, listen-in, outbound calls, "
@@ -78,7 +79,8 @@ def _list(options: argparse.Namespace, loaded: Settings) -> int:
 
 
 def _verify(options: argparse.Namespace, loaded: Settings) -> int:
-    checked = _with_log(loaded, lambda audit: audit.verify(options.verify.strip()))
+    with terminal.progress("checking all entries"):
+        checked = _with_log(loaded, lambda audit: audit.verify(options.verify.strip()))
     text: list[RenderableType] = [f"{count(checked.entries, 'entry', 'entries')} verified"]
     if checked.problem:
         text = [Text(f"the audit log was changed: {checked.problem}", "red"), *text]
@@ -106,7 +108,7 @@ def _text(found: Sequence[AuditEntry]) -> Iterator[RenderableType]:
     yield table(
         (
             (
-                entry.at[:19].replace("T", " "),
+                second(entry.at),
                 entry.actor,
                 entry.action,
                 line(entry.outcome, _STYLES.get(AuditOutcome(entry.outcome), "red")),
@@ -117,5 +119,5 @@ def _text(found: Sequence[AuditEntry]) -> Iterator[RenderableType]:
             )
             for entry in found
         ),
-        head=("time (UTC)", "actor", "action", "outcome", "caller", "agent", "call or item", "address"),
+        head=("time", "actor", "action", "outcome", "caller", "agent", "call or item", "address"),
     )

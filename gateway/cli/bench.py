@@ -2,14 +2,15 @@
 
 import argparse
 import json
-import sys
 from functools import partial
 from typing import Final
 
 from gateway import extras
 from gateway.bench import results, runner
 from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, REALTIME, SOCKETS
+from gateway.cli import terminal
 from gateway.errors import SettingsError
+from gateway.text.figures import count
 
 DESCRIPTION: Final = (
     "Run simulated calls against a temporary gateway on one core: calls sustained, added delay, CPU per call."
@@ -31,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("local", "openai"),
         help="openai: the same with OpenAI's Realtime protocol, audio as base64 in JSON; "
-        f"local: word error and response time of the local engine, one call, then N ({LOCAL_CALLS}) at once",
+        f"local: word error of the local engine and its response time, from the caller's last audio to the agent's "
+        f"first; one call, then N ({LOCAL_CALLS}) at once",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -45,19 +47,22 @@ def run(options: argparse.Namespace) -> int:
             raise SettingsError(f"the local engine is not installed; run: {extras.how_to_install('local')}")
         from gateway.bench import local  # numpy; not needed by the server
 
-        local_found = local.measure(options.calls or LOCAL_CALLS, progress=_progress)
+        with _progress("measuring") as line:
+            local_found = local.measure(options.calls or LOCAL_CALLS, progress=line.note)
         held, text, content = local_found.held, local.local_as_text(local_found), local.local_as_json(local_found)
     elif options.compare:
         compared = partial(measure, options.calls or runner.COMPARED_CALLS)
-        first, second = runner.compare(compared, COMPARISONS[options.compare], progress=_progress)
+        with _progress("measuring") as line:
+            first, second = runner.compare(compared, COMPARISONS[options.compare], progress=line.note)
         held, text = first.frames.faultless and second.frames.faultless, results.comparison_as_text(first, second)
         content = {**results.as_json([first, second]), "ratio": results.ratios(first, second)}
     elif options.calls:
-        _progress(f"{options.calls} calls for {options.seconds:g} s")
-        result = measure(options.calls, variant)
+        with _progress(f"{count(options.calls, 'call')} for {options.seconds:g} s"):
+            result = measure(options.calls, variant)
         held, text, content = result.frames.faultless, results.run_as_text(result), results.as_json([result])
     else:
-        found = runner.search(partial(measure, variant=variant), progress=_progress)
+        with _progress("searching for the most calls that are sustained") as line:
+            found = runner.search(partial(measure, variant=variant), progress=line.note)
         sustained = found.best.calls if found.best is not None else 0
         held, text = sustained > 0, results.search_as_text(found)
         content = results.as_json(found.steps, calls_sustained=sustained)
@@ -65,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
     return 0 if held else 1
 
 
-def _progress(step: str) -> None:
-    print(step, file=sys.stderr, flush=True)
+_progress: Final = partial(terminal.progress, per_second=1)
+"""Seldom drawn: the simulated peers run in this process."""
 
 
 def _positive(text: str) -> int:

@@ -1,17 +1,37 @@
-"""`gateway completion`: the script that lets a shell complete commands and options."""
+"""`gateway completion`: the script that lets a shell complete commands, options, session ids and callers."""
 
 import argparse
+from collections.abc import Iterator
 from typing import Final
 
-SHELLS: Final = ("bash", "zsh")
-DESCRIPTION = (
-    "Print the completion script of a shell. For bash: gateway completion bash > "
-    "~/.local/share/bash-completion/completions/gateway"
-)
+from gateway.invocation import command
+
+PLACES: Final = {
+    "bash": (command("completion bash"), "~/.local/share/bash-completion/completions", "gateway"),
+    "zsh": (command("completion zsh"), "~/.zfunc", "_gateway"),
+    "fish": (command("completion fish"), "~/.config/fish/completions", "gateway.fish"),
+}
+"""What prints the script, and where the shell finds it; zsh only if the folder is in its fpath."""
+DESCRIPTION: Final = "Print the completion script of a shell, also for session ids and callers."
+
+_SESSIONS: Final = "gateway sessions 2>/dev/null | grep -oE '^[0-9a-f]{8}'"
+_CALLERS: Final = "gateway memory list 2>/dev/null | grep -o '+[0-9]*'"
+_VALUES: Final = {"session": _SESSIONS, "caller": _CALLERS, "filter": _CALLERS}
+"""For arguments by name: the shell command that prints their values."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("shell", choices=list(PLACES))
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter  # a path that is broken into lines can't be copied
+    parser.epilog = "\n\n".join(f"{shell}:\n{_instructions(shell)}" for shell in PLACES)
+
+
+def _instructions(shell: str) -> str:
+    printing, folder, name = PLACES[shell]
+    lines = [f"mkdir -p {folder}", f"{printing} > {folder}/{name}"]
+    if shell == "zsh":
+        lines.append("echo 'fpath+=~/.zfunc; autoload -Uz compinit && compinit' >> ~/.zshrc")
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -19,5 +39,22 @@ def run(options: argparse.Namespace) -> int:
 
     from gateway.cli.main import COMMANDS, build_parser
 
-    print(shtab.complete(build_parser(COMMANDS), shell=options.shell))
+    parser = build_parser(COMMANDS)
+    for action in _arguments(parser):
+        if isinstance(action.choices, dict):
+            action.choices = list(action.choices)  # shtab takes a dict for commands
+        is_session = action.dest == "action" and action.choices is None  # `gateway sessions ID`
+        if values := _SESSIONS if is_session else _VALUES.get(action.dest):
+            action.complete = shtab.cmd(values)  # type: ignore[attr-defined]  # the attribute that shtab reads
+    print(shtab.complete(parser, shell=options.shell))
     return 0
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All arguments of a parser and its commands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from _arguments(one)
+        elif action.nargs != 0:
+            yield action

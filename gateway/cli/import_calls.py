@@ -4,14 +4,12 @@ import argparse
 import asyncio
 import contextlib
 import os
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
 import httpx
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gateway import settings
 from gateway.agents import AgentDirectory
@@ -21,7 +19,6 @@ from gateway.calls.hosted_import import ConversationImport, ImportFinalizer, NoJ
 from gateway.cli import terminal
 from gateway.cli.remote import parse_time
 from gateway.cli.setup import hosted_agents
-from gateway.cli.terminal import count
 from gateway.cluster.open import open_shared_erasure, open_shared_store
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
@@ -35,6 +32,7 @@ from gateway.memory.remem_client import connect_remem
 from gateway.settings import Settings, admin_token
 from gateway.telephony.elevenlabs import PLATFORM, ElevenLabsApi
 from gateway.telephony.phone_numbers import AllowList
+from gateway.text.figures import count
 
 DESCRIPTION: Final = (
     "Fetch past conversations and remember each like a call that was just reported: transcript, document, facts, "
@@ -72,13 +70,14 @@ async def _import(options: argparse.Namespace, loaded: Settings) -> int:
     since, agents = parse_time(options.since), hosted_agents(loaded, options.agent)
     begun = time.monotonic()
     async with _importer(loaded) as (work, audit):
-        with terminal.progress("Listing conversations"):
+        with terminal.progress("listing conversations"):
             listed = [one for agent in agents for one in await work.api.conversations(agent.elevenlabs_agent, since)]
             listed.sort(key=lambda one: one.started_at)
             new = await work.new(listed)
         new = new[: options.limit or None]
         if not options.dry_run and new:
-            with _bar(len(new)) as work.on_progress:
+            with terminal.progress("importing", total=len(new)) as line:
+                work.on_progress = line.advance
                 async with audit.noted(AuditNote(AuditAction.CALL_IMPORT, cli_actor(), item=PLATFORM)):
                     await work.run(new)
     counts = {name: work.counts[name] for name in ("imported", "skipped", "malformed")}
@@ -88,19 +87,9 @@ async def _import(options: argparse.Namespace, loaded: Settings) -> int:
     if not options.dry_run:
         text = f"{count(counts['imported'], 'call')} imported in {seconds:.0f} s; {counts['skipped']} not kept"
         text += f"; {counts['malformed']} malformed" if counts["malformed"] else ""
-        text += f"; {len(listed) - len(new)} were imported before, are no calls, or are beyond --limit"
+        text += f"; {len(listed) - len(new)} were imported before, are not calls, or exceed --limit"
     terminal.output(options.json, found, [text])
     return 0
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on stderr, if a person is watching."""
-    columns = TextColumn("importing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = terminal.make_console(sys.stderr)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("importing", total=total)
-        yield lambda: progress.advance(task)
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""`gateway init`: a folder with what a gateway of one's own needs: settings, an agent, its prompt and a function."""
+"""`gateway init`: writes a new configuration into a folder: settings, an agent, its prompt and a function."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.agents import find_text
 from gateway.errors import SettingsError
+from gateway.invocation import command_in, typed_path
 
 DESCRIPTION = "Write gateway.toml, a prompt, functions.py and .env into a folder. Files that exist are kept."
 
@@ -58,7 +59,9 @@ VOICE_SESSION_ARCHIVE_DIR=data/archive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", default=".", type=Path, metavar="FOLDER", help="default: this folder")
+    parser.add_argument(
+        "folder", nargs="?", default=".", type=typed_path, metavar="FOLDER", help="default: this folder"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,8 +76,7 @@ def run(options: argparse.Namespace) -> int:
     for name, text in files.items():
         written = _write(folder / name, text, mode=0o600 if name == ".env" else 0o644)
         print(f"{'wrote' if written else 'kept '}  {folder / name}")
-    go_there = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
-    print(f"\nNext: {go_there}gateway serve")
+    print(f"\nNext: {command_in(folder, 'serve')}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`gateway latency`: how long answers took, stage by stage."""
+"""`gateway latency`: response times, stage by stage."""
 
 import argparse
 import os
@@ -13,16 +13,20 @@ from gateway import settings
 from gateway.cli import terminal
 from gateway.cli.remote import Remote, add_url_option, parse_time
 from gateway.cli.sessions import query_history
-from gateway.cli.terminal import count, milliseconds, minute
-from gateway.history.calls_table import STAGES
+from gateway.cli.terminal import minute
 from gateway.history.queries import CallFilter
+from gateway.response_time import STAGE_NAMES, STAGES
+from gateway.text.figures import count, milliseconds
 
 DESCRIPTION: Final = (
-    "Percentiles of each stage of an answer, measured from the end of the caller's speech, and of the time from a "
-    "call's answer to the agent's first audio. Reads DATA_DIR, or asks the gateway at --url."
+    "Percentiles of the response time, from the caller's last voiced frame to the first audio sent to the carrier, and "
+    "of each stage within it; and of the time from a call's answer to the agent's first audio. Reads DATA_DIR, or asks "
+    "the gateway at --url."
 )
 
-_HEAD: Final = ("from end of speech to", "turns", "p50", "p90", "p99", "max", "median over time")
+_HEAD: Final = ("from the last voiced frame to", "turns", "p50", "p90", "p95", "p99", "max", "median over time")
+
+_FIGURES: Final = ("calls", *_HEAD[1:-1])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,28 +50,38 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_rows(figures: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """A row per stage, with a sparkline of its median over time."""
-    title = f"{count(figures['turns'], 'turn')} in {count(figures['calls'], 'call')} since {minute(figures['since'])}"
-    if not figures["turns"]:
-        yield f"{title}: nothing measured"
-        return
-    stages = {stage: figures["stages"][stage] for stage in STAGES if figures["stages"][stage]["turns"]}
-    yield title
-    yield ""
-    rows = [_row(stage.replace("_", " "), found["turns"], found) for stage, found in stages.items()]
-    yield terminal.table(rows, head=_HEAD)
+    """The response time, and a row per stage with a sparkline of its median over time."""
+    answers, elsewhere = figures["stages"]["first_frame"], figures["elsewhere"]
+    shown = _summary(answers) if answers["turns"] else "not measured"
+    yield f"Response time: {shown}; {count(figures['calls'], 'call')} since {minute(figures['since'])}"
+    if elsewhere["turns"]:
+        yield f"From the engine's end of turn or the transcript, no voiced frame known: {_summary(elsewhere)}"
+    rows = [
+        _row(STAGE_NAMES[stage], found["turns"], found)
+        for stage in STAGES
+        if (found := figures["stages"].get(stage, {})).get("turns")
+    ]
+    if rows:
+        yield ""
+        yield terminal.table(rows, head=_HEAD, figures=_FIGURES)
     if (first := figures.get("first_audio", {})).get("calls"):
         yield ""
-        yield terminal.table([_row("first audio", first["calls"], first)], head=("from answer to", "calls", *_HEAD[2:]))
+        head = ("from answer to", "calls", *_HEAD[2:])
+        yield terminal.table([_row("first audio", first["calls"], first)], head=head, figures=_FIGURES)
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    median, p95 = milliseconds(found["p50"]), milliseconds(found["p95"])
+    return f"{median} median, {p95} p95 ({count(found['turns'], 'answer')})"
 
 
 def _row(name: str, number: int, found: Mapping[str, Any]) -> Sequence[terminal.Cell]:
-    shown = (milliseconds(found[rank]) for rank in ("p50", "p90", "p99", "max"))
+    shown = (milliseconds(found[rank]) for rank in ("p50", "p90", "p95", "p99", "max"))
     return (name, str(number), *shown, sparkline(found["course"]))
 
 
 def sparkline(values: Iterable[float | None]) -> Text:
-    """One bar per value, scaled to the largest; a blank where the value is None."""
+    """One bar per value, scaled to the largest; a dot where there was none."""
     given, bars = list(values), "▁▂▃▄▅▆▇█"
     largest = max((value for value in given if value is not None), default=0.0) or 1.0
-    return Text("".join(" " if value is None else bars[min(7, max(0, int(value / largest * 8)))] for value in given))
+    return Text("".join("·" if value is None else bars[min(7, max(0, int(value / largest * 8)))] for value in given))

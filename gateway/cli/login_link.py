@@ -7,9 +7,8 @@ from typing import Final
 
 from gateway import settings
 from gateway.cli.audit import write_entry
-from gateway.cli.remote import local_url
 from gateway.history.audit_log import AuditAction, AuditNote
-from gateway.settings import admin_token
+from gateway.settings import admin_token, local_url
 from gateway.web.login_sessions import LINK_SECONDS, LoginLinks
 
 DESCRIPTION: Final = (

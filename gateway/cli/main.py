@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from importlib import metadata
 from typing import Any, Final, NoReturn
 
+from gateway import invocation
 from gateway.errors import GatewayError
 
 COMMANDS: Final[Mapping[str, str]] = {
@@ -19,7 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "call": "phone the agent from this terminal",
     "doctor": "check the set-up and say what to fix",
     "setup": "point a phone number or a hosted agent at this gateway",
-    "import": "remember calls that a hosted agent has had",
+    "import": "import past calls of hosted agents",
     "replay": "play recorded calls and compare the results",
     "recordings": "make a key for recordings, or encrypt them with a new one",
     "tail": "follow calls as they happen",
@@ -29,7 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "token": "create, list and revoke API tokens",
     "memory": "show, correct and erase what is known about callers",
     "audit": "show who did what",
-    "webhook": "make a secret, send a test message, list what was not accepted",
+    "webhook": "make a webhook secret, send a test message, list undelivered messages",
     "bench": "measure how many calls this machine can carry",
     "completion": "print the completion script of a shell",
 }
@@ -46,8 +47,15 @@ MODULES: Final = {"import": "import_calls", "login-link": "login_link"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 a difference or a fault was found, 2 a user's mistake."""
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    options = build_parser([name for name in given if name in COMMANDS][:1]).parse_args(given)
-    return run_command(lambda: options.run(options))
+
+    if given[0] == "help":
+        given = [*given[1:], "--help"]
+
+    def run() -> int:
+        options = build_parser([name for name in given if name in COMMANDS][:1]).parse_args(given)
+        return int(options.run(options))
+
+    return run_command(run)  # Ctrl-C may come during the command's import, too
 
 
 def run_command(run: Callable[[], int]) -> int:
@@ -70,14 +78,16 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], _options(self))}")
+            parser = options.parser
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], _options(parser))}")
         return options
 
     def error(self, message: str) -> NoReturn:
         if (wrong := _INVALID_CHOICE.search(message)) and (meant := _meant(wrong[1], re.findall("'(.*?)'", wrong[2]))):
             message = f"{wrong[1]!r} is unknown{meant}"
         see = " See" if message.endswith("?") else "; see"
-        self.exit(2, f"{self.prog}: {message}{see} {self.prog} --help\n")
+        arguments = f"{self.prog} --help".partition(" ")[2]
+        self.exit(2, f"{self.prog}: {message}{see} {invocation.command(arguments)}\n")
 
 
 _INVALID_CHOICE: Final = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
@@ -93,9 +103,11 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
-    """Ask for the known word that is most like this one; "" if none is."""
-    similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {similar[0]}?" if similar else ""
+    """Ask for the known word that begins like this one, or is most like it; "" if none is."""
+    words = list(known)
+    similar = difflib.get_close_matches(word, words, n=1, cutoff=0.7)
+    longer = [known for known in words if len(word) > 3 and known.startswith(f"{word}-")]
+    return f"; did you mean {[*similar, *longer][0]}?" if similar or longer else ""
 
 
 def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
@@ -109,5 +121,5 @@ def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
             module = importlib.import_module(f"gateway.cli.{MODULES.get(name, name)}")
             command.description = module.DESCRIPTION
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            command.set_defaults(run=module.run, parser=command)
     return parser

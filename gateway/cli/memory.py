@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -19,7 +19,6 @@ from rich.console import RenderableType
 from gateway import settings
 from gateway.agents import DEFAULT_AGENT, AgentDirectory
 from gateway.cli import memory_text, terminal
-from gateway.cli.terminal import count
 from gateway.cluster.open import open_shared_erasure, open_shared_store
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
@@ -33,11 +32,14 @@ from gateway.history.queries import CallHistory
 from gateway.history.rebuild import MemoryRebuild, RebuiltCall
 from gateway.history.report import CallerReport, MemoryReports
 from gateway.history.stores import Stores, existing_stores
+from gateway.invocation import command
 from gateway.memory.pin_codes import PinCodeStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
 from gateway.settings import KEYED_PROVIDERS, SUMMARY_PROVIDERS, Settings, admin_token
 from gateway.telephony.phone_numbers import e164
+from gateway.text.figures import count
+from gateway.text.person_names import folded_name
 
 DESCRIPTION: Final = (
     "Show what is known about callers and where it came from; correct or erase it. Reads DATA_DIR; the gateway may be "
@@ -59,8 +61,21 @@ class _Context:
 
     @property
     def caller(self) -> str:
-        """A phone number in E.164, or another identifier unchanged."""
-        return e164(self.options.caller) or self.options.caller.strip()
+        """A phone number in E.164, with or without its plus sign, or another identifier unchanged."""
+        given = self.options.caller.strip()
+        return e164(given) or (e164(f"+{given}") if given.isdecimal() else None) or given
+
+    async def report_of_name(self) -> CallerReport:
+        """Of the one caller with this name."""
+        wanted = folded_name(self.options.caller).split()
+        known = await self.reports.callers(self.options.agent)
+        names = await CallsTable(self.stores.memory).names_of_callers({one.caller for one in known})
+        found = [caller for caller, name in sorted(names.items()) if set(wanted) <= {*folded_name(name).split()}]
+        if len(found) > 1 and wanted:
+            listed = ", ".join(terminal.one_line(terminal.named(caller, names[caller])) for caller in found)
+            raise SettingsError(f"several callers are named {self.options.caller}: {listed}; write the number")
+        report = await self.reports.of(found[0], self.options.agent) if found and wanted else None
+        return report or _unknown_caller()
 
     def audited(self, action: AuditAction, **subject: str) -> contextlib.AbstractAsyncContextManager[AuditNote]:
         """Write an audit entry for what the block does."""
@@ -79,14 +94,14 @@ class _Context:
             yield Eraser(self.stores, places, remote, secret, shared)
 
     async def report(self) -> CallerReport:
-        return await self.reports.of(self.caller, self.options.agent) or _unknown_caller()
+        return await self.reports.of(self.caller, self.options.agent) or await self.report_of_name()
 
     async def call(self) -> FinishedCall:
         found = await CallsTable(self.stores.memory).find(self.options.session)
         if found is None and (old := await ArchivedCalls(self.stores.memory).find(self.options.session)):
             found = old.call
         if found is None or self.options.agent not in ("", found.agent):
-            raise SettingsError(f"no single call matches {self.options.session}; `gateway memory show` lists calls")
+            raise SettingsError(f"no single call matches {self.options.session}; `{command('sessions')}` lists calls")
         return found
 
     async def confirmed(self, question: str, *, can_undo: bool = False) -> bool:
@@ -128,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _unknown_caller() -> NoReturn:
-    raise SettingsError("nothing is known about this caller; `gateway memory list` lists known callers")
+    raise SettingsError(f"nothing is known about this caller; `{command('memory list')}` lists known callers")
 
 
 # Reading
@@ -136,14 +151,18 @@ def _unknown_caller() -> NoReturn:
 
 async def _list(context: _Context) -> int:
     known = await context.reports.callers(context.options.agent)
-    return context.show(known, memory_text.callers(known))
+    names = await CallsTable(context.stores.memory).names_of_callers(one.caller for one in known)
+    content = [{**asdict(one), "name": names.get(one.caller, "")} for one in known]
+    return context.show(content, memory_text.callers(known, names))
 
 
 async def _show(context: _Context) -> int:
     report = await context.report()
     content = {name: getattr(report, name) for name in ("caller", "pins", "facts", "notes", "state", "reverted")}
     content["calls"] = [call.as_json() for call in report.calls[: memory_text.MOST_CALLS]]
-    return context.show(content, memory_text.report(report))
+    names = await CallsTable(context.stores.memory).names_of_callers([report.caller])
+    content["name"] = name = names.get(report.caller, "")
+    return context.show(content, memory_text.report(report, name))
 
 
 async def _log(context: _Context) -> int:
@@ -171,19 +190,23 @@ async def _explain(context: _Context) -> int:
 
 async def _export(context: _Context) -> int:
     async with context.audited(AuditAction.CALLER_EXPORT, caller=context.caller):
-        content = (await context.report()).as_json()
+        with terminal.progress("collecting everything about this caller"):
+            report = await context.reports.of(context.caller, context.options.agent) or _unknown_caller()
+            content = report.as_json()
     print(orjson.dumps(content, default=str, option=orjson.OPT_INDENT_2).decode())
     return 0
 
 
 async def _audit(context: _Context) -> int:
-    findings = await context.reports.audit(context.options.agent)
+    with terminal.progress("reading what is known of all callers"):
+        findings = await context.reports.audit(context.options.agent)
     counts = dict(Counter(finding.kind for finding in findings))
     return context.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
 
 
 async def _stats(context: _Context) -> int:
-    figures = await context.reports.stats(context.options.agent)
+    with terminal.progress("counting"):
+        figures = await context.reports.stats(context.options.agent)
     return context.show(figures, memory_text.stats(figures))
 
 
@@ -206,7 +229,9 @@ async def _unpin(context: _Context) -> int:
     agent, title = await _agent(context), context.options.title
     async with context.audited(AuditAction.TOPIC_UNPIN, caller=context.caller, agent=agent):
         if not await PinnedTopicStore(context.stores.memory).unpin(agent, context.caller, title):
-            raise SettingsError("no pinned topic has this title; `gateway memory show` lists pinned topics")
+            raise SettingsError(
+                f"no pinned topic has this title; `{command(f'memory show {context.caller}')}` lists them"
+            )
     return context.show({"unpinned": title}, ["unpinned"])
 
 
@@ -262,9 +287,12 @@ async def _rebuild(context: _Context) -> int:
                 raise SettingsError("there is no rebuild of the last 30 days to undo")
             return context.show({"restored": restored}, [f"restored {count(restored, 'call')}"])
         planned: list[RebuiltCall] = []
-        for number, caller in enumerate(callers, 1):
-            with terminal.progress(f"reading the calls of caller {number} of {len(callers)}"):
+        with terminal.progress("reading calls, callers done:", total=len(callers)) as line:
+            for caller in callers:
                 planned += [call async for call in rebuild.plan(caller, given.agent)]
+                line.advance()
+        if not planned and given.all:
+            raise SettingsError("no calls are kept, so there is nothing to rebuild")
         if not planned:
             _unknown_caller()
         context.show([call.as_json() for call in planned], memory_text.rebuilt(planned))
@@ -290,7 +318,7 @@ async def _memory_rebuild(context: _Context) -> AsyncIterator[MemoryRebuild]:
     provider, _, model = context.options.model.partition("/")
     if provider not in ("", *SUMMARY_PROVIDERS):
         known = ", ".join(SUMMARY_PROVIDERS)
-        raise SettingsError(f"--model is {provider!r}; use one of: {known}, or such as anthropic/MODEL")
+        raise SettingsError(f"--model is {provider!r}; use one of: {known}, or a model such as anthropic/MODEL")
     if provider in KEYED_PROVIDERS and not getattr(given, f"{provider}_api_key"):
         raise SettingsError(f"--model {provider} needs {provider.upper()}_API_KEY")
     embedder, archive_dir = make_embedder(given), given.voice_session_archive_dir
@@ -325,7 +353,8 @@ async def _revert(context: _Context) -> int:
         return 1
     subject = {"session": call.session_id, "caller": call.caller, "agent": call.agent}
     async with context.eraser() as eraser, context.audited(AuditAction.CALL_REVERT, **subject) as note:
-        result = await eraser.revert(call)
+        with terminal.progress("undoing what was learned"):
+            result = await eraser.revert(call)
         note.outcome = None if result.is_complete else AuditOutcome.INCOMPLETE
     return context.show(result, memory_text.deleted(result), 0 if result.is_complete else 1)
 
@@ -336,24 +365,27 @@ _ERASE_AGAIN: Final = (0.2, 0.5, 1.0)
 
 async def _forget(context: _Context) -> int:
     async with context.eraser() as eraser:
-        found = await eraser.find_all(context.caller, context.options.agent)
-        callers, calls = [data.caller for data in found], {call for data in found for call in data.sessions}
-        words = await _words_to_verify(context, callers)
+        with terminal.progress("looking for everything about this caller"):
+            found = await eraser.find_all(context.caller, context.options.agent)
+            callers, calls = [data.caller for data in found], {call for data in found for call in data.sessions}
+            words = await _words_to_verify(context, callers)
         # With --agent, the remote store may hold documents that no local row mentions.
         if not any(found) and not words and not (context.options.agent and context.settings.remem_api_url):
             _unknown_caller()
         if not await context.confirmed(f"Forget {', '.join(callers)} and {count(len(calls), 'call')}?"):
             return 1
         async with context.audited(AuditAction.CALLER_ERASE, caller=context.caller) as note:
-            result = await eraser.erase_all(found)
-            held_by = await eraser.holding(words)
-            for pause in _ERASE_AGAIN:  # a gateway that runs may have kept a file busy, or logged the end of a call
-                if not (result.unscrubbed or held_by):
-                    break
-                await asyncio.sleep(pause)
-                again = await eraser.erase_all(found)
-                result = replace(again, deleted=Counter(result.deleted) + Counter(again.deleted))
+            with terminal.progress(f"erasing {count(len(calls), 'call')}") as line:
+                result = await eraser.erase_all(found)
+                line.step("checking that nothing is left")
                 held_by = await eraser.holding(words)
+                for pause in _ERASE_AGAIN:  # a gateway that runs may have kept a file busy, or logged the end of a call
+                    if not (result.unscrubbed or held_by):
+                        break
+                    await asyncio.sleep(pause)
+                    again = await eraser.erase_all(found)
+                    result = replace(again, deleted=Counter(result.deleted) + Counter(again.deleted))
+                    held_by = await eraser.holding(words)
             note.outcome = None if result.is_complete else AuditOutcome.INCOMPLETE
     under_way = len({call for data in found for call in data.unfinished})
     text = memory_text.forgotten(result, held_by, under_way=under_way, verified=bool(words))
@@ -367,19 +399,27 @@ async def _words_to_verify(context: _Context, callers: Sequence[str]) -> list[st
     given: list[str] | None = context.options.verify
     if given is None or any(given):
         return [word for word in given or () if word]
-    words = [] if context.options.agent else [*callers]
-    for caller in callers:
-        report = await context.reports.of(caller, context.options.agent)
-        words += [*(one.fact.text for one in report.facts), *(one.pin.title for one in report.pins)]
-    return words
+    agent = context.options.agent
+    reports = {caller: await context.reports.of(caller, agent) for caller in callers}
+    learned = {one.fact.text for report in reports.values() for one in report.facts}
+    learned |= {one.pin.title for report in reports.values() for one in report.pins}
+    # What is also known about another caller, or by another agent, is still there afterwards.
+    for other in await context.reports.callers() if learned else ():
+        if other.caller not in reports or agent not in ("", other.agent):
+            kept = orjson.dumps((await context.reports.of(other.caller, other.agent)).as_json(), default=str)
+            learned = {text for text in learned if orjson.dumps(text)[1:-1].lower() not in kept.lower()}
+    # Not the ids of sessions: an erased one stays listed, so that nothing writes to it again.
+    return [*([] if agent else callers), *sorted(learned)]
 
 
-_CALLER_HELP: Final = "a phone number in E.164, like +12025550143"
+_CALLER_HELP: Final = "a phone number like +12025550143; to read, a known name will do"
 _SESSION_HELP: Final = "a session id, or its first characters"
 _OPTIONAL: Final = {"nargs": "?", "default": ""}
 _FLAG: Final = {"action": "store_true"}
 _TEXT: Final = {"default": "", "metavar": "TEXT"}
-_VERIFY_HELP: Final = "search all files and tables for these words afterwards (default: the caller and known facts)"
+_VERIFY_HELP: Final = (
+    "search all files and tables for these words afterwards (default: the caller, and facts that no other caller has)"
+)
 _ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "CALLER": {"help": _CALLER_HELP},
     "[CALLER]": {**_OPTIONAL, "help": _CALLER_HELP},
@@ -393,7 +433,7 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "--item": {"action": "append", "default": [], "metavar": "TEXT", "help": "open item; may be repeated"},
     "--closed": {**_FLAG, "help": "close it: the agent no longer gets it"},
     "--all": {**_FLAG, "help": "all callers"},
-    "--model": {"default": "", "help": "a SUMMARY_PROVIDER, or such as anthropic/MODEL"},
+    "--model": {"default": "", "help": "a SUMMARY_PROVIDER, or a model such as anthropic/MODEL"},
     "--dry-run": {**_FLAG, "help": "show what would change, and change nothing"},
     "--undo": {**_FLAG, "help": "restore what the last rebuild replaced"},
     "--verify": {"nargs": "*", "metavar": "WORD", "help": _VERIFY_HELP},

@@ -7,81 +7,84 @@ import orjson
 from rich.console import RenderableType
 from rich.text import Text
 
-from gateway.cli.terminal import count, line, minute, one_line, short_id, table
+from gateway.cli.terminal import day, line, minute, named, one_line, short_id, table
 from gateway.history.calls_table import FinishedCall
 from gateway.history.erasure import ErasureResult
 from gateway.history.rebuild import RebuiltCall
 from gateway.history.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
-from gateway.memory.facts import Fact
+from gateway.memory.facts import Fact, labelled
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.stores.documents import Document
+from gateway.text.figures import count, duration
 
 MOST_CALLS: Final = 10
 
 _BY_OPERATOR: Final = "by operator"
 
 
-def callers(known: Sequence[CallerSummary]) -> Iterator[RenderableType]:
+def callers(known: Sequence[CallerSummary], names: Mapping[str, str]) -> Iterator[RenderableType]:
+    head = ("caller", "agent", "calls", "facts", "state keys", "last call")
     rows = [
         (
-            one.caller,
+            named(one.caller, names.get(one.caller, "")),
             one.agent,
-            count(one.calls, "call"),
-            count(one.facts, "fact"),
-            count(one.state_keys, "state key"),
-            f"last {minute(one.last_call)}" if one.last_call else "",
+            *(str(number) for number in (one.calls, one.facts, one.state_keys)),
+            minute(one.last_call) if one.last_call else "",
         )
         for one in known
     ]
-    yield table(rows) if rows else "no callers yet"
+    yield table(rows, head=head, figures=head[2:5]) if rows else "no callers yet"
 
 
-def report(known: CallerReport) -> Iterator[RenderableType]:
+def report(known: CallerReport, name: str = "") -> Iterator[RenderableType]:
     """Topics and notes only where there are some; the newest calls only."""
-    yield line(known.caller, "bold")
-    for title, rows in _sections(known):
+    yield line(named(known.caller, name), "bold")
+    for title, rows, head in _sections(known):
         yield ""
         yield Text(title, "bold")
         if rows:
-            yield table(rows, indent=2)
+            yield table(rows, head=head.split(", "), figures=("confidence", "open items", "length"), indent=2)
 
 
-def _sections(known: CallerReport) -> Iterator[tuple[str, Sequence[Sequence[str]]]]:
+def _sections(known: CallerReport) -> Iterator[tuple[str, Sequence[Sequence[str]], str]]:
+    """For each: its title, the rows of its table, their heads."""
     if known.pins:
-        yield count(len(known.pins), "pinned topic"), [_pin_row(one.pin, one.agent) for one in known.pins]
-    yield count(len(known.facts), "fact"), [_fact_row(one.fact, one.agent) for one in known.facts]
+        rows = [_pin_row(one.pin, one.agent) for one in known.pins]
+        yield count(len(known.pins), "pinned topic"), rows, "topic, state, status, open items, last, from call, agent"
+    facts = [_fact_row(one.fact, one.agent) for one in known.facts]
+    yield count(len(known.facts), "fact"), facts, "fact, type, confidence, since, from call, agent"
     if known.notes:
-        yield count(len(known.notes), "note"), [_note_row(note) for note in known.notes]
+        yield count(len(known.notes), "note"), [_note_row(note) for note in known.notes], "note, since, agent"
     state = [
         (key, orjson.dumps(value).decode() + (" (unverified)" if key in kept.unverified else ""), agent)
         for agent, kept in known.state.items()
         for key, value in kept.items()
     ]
-    yield count(len(state), "state key"), state
+    yield count(len(state), "state key"), state, "key, value, agent"
     newest = f", the newest {MOST_CALLS}" if len(known.calls) > MOST_CALLS else ""
     calls = [_call_row(call, is_reverted=call.session_id in known.reverted) for call in known.calls[:MOST_CALLS]]
-    yield f"{count(len(known.calls), 'call')}{newest}", calls
+    yield f"{count(len(known.calls), 'call')}{newest}", calls, "call, time, agent, length, outcome, "
 
 
 def _pin_row(pin: PinnedTopic, agent: str) -> Sequence[str]:
     state = f"{pin.state}, unverified" if pin.trust.mark else pin.state
-    last, origin = f"last {pin.last_said_at:%Y-%m-%d}", short_id(pin.session_id) or _BY_OPERATOR
-    return pin.title, state, pin.status, f"{len(pin.open_items)} open", last, origin, agent
+    last, origin = day(pin.last_said_at), short_id(pin.session_id) or _BY_OPERATOR
+    return pin.title, state, pin.status, str(len(pin.open_items)), last, origin, agent
 
 
 def _fact_row(fact: Fact, agent: str) -> Sequence[str]:
     confidence = f"{fact.confidence:.2f}{', unverified' if fact.trust.mark else ''}"
-    return fact.text, fact.type, confidence, f"since {fact.said_at:%Y-%m-%d}", short_id(fact.session_id), agent
+    return labelled(fact.text), fact.type, confidence, day(fact.said_at), short_id(fact.session_id), agent
 
 
 def _note_row(note: Document) -> Sequence[str]:
     agents = ", ".join(tag.removeprefix("agent:") for tag in note.tags if tag.startswith("agent:"))
-    return " ".join(note.content.split()), f"since {note.created_at:%Y-%m-%d}", agents
+    return " ".join(note.content.split()), day(note.created_at), agents
 
 
 def _call_row(call: FinishedCall, *, is_reverted: bool) -> Sequence[str]:
-    length, mark = f"{call.seconds:.0f} s", "reverted" if is_reverted else ""
-    return minute(call.started_at), call.session_id, call.agent, length, call.outcome, mark
+    mark = "reverted" if is_reverted else ""
+    return short_id(call.session_id), minute(call.started_at), call.agent, duration(call.seconds), call.outcome, mark
 
 
 def topic(pin: PinnedTopic) -> Iterator[RenderableType]:
@@ -97,11 +100,12 @@ def changes(made: Sequence[MemoryChange]) -> Iterator[RenderableType]:
             minute(change.at.isoformat()),
             change.op,
             short_id(change.session_id) or _BY_OPERATOR,
-            f"{change.before} -> {change.after}" if change.before else f"-> {change.after}",
+            change.before,
+            change.after,
         )
         for change in made
     ]
-    yield table(rows) if rows else "no changes"
+    yield table(rows, head=("time", "change", "from call", "before", "after")) if rows else "no changes"
 
 
 def context(call: FinishedCall) -> Iterator[RenderableType]:
@@ -115,10 +119,10 @@ def context(call: FinishedCall) -> Iterator[RenderableType]:
             item["kind"],
             item.get("text", ""),
             short_id(item["session"]) or _BY_OPERATOR,
-            f"turns {', '.join(map(str, item['turns']))}" if item.get("turns") else "",
+            ", ".join(map(str, item.get("turns", ()))),
             count(item["age_days"], "day"),
-            f"score {item['score']:.2f}" if "score" in item else "",
-            count(item["tokens"], "token"),
+            f"{item['score']:.2f}" if "score" in item else "",
+            str(item["tokens"]),
         )
         for item in items
     ]
@@ -127,7 +131,8 @@ def context(call: FinishedCall) -> Iterator[RenderableType]:
     for text in call.receipt["block"].splitlines():
         yield line(text)
     yield ""
-    yield table(rows)
+    head = ("kind", "text", "from call", "turns", "age", "score", "tokens")
+    yield table(rows, head=head, figures=("age", "score", "tokens"))
 
 
 def findings(counts: Mapping[str, int], found: Sequence[AuditFinding]) -> Iterator[RenderableType]:
@@ -136,7 +141,8 @@ def findings(counts: Mapping[str, int], found: Sequence[AuditFinding]) -> Iterat
         return
     yield ", ".join(f"{number} {kind}" for kind, number in counts.items())
     yield ""
-    yield table([(one.kind, one.caller, one.agent, short_id(one.session_id), one.text) for one in found])
+    rows = [(one.kind, one.caller, one.agent, short_id(one.session_id), one.text) for one in found]
+    yield table(rows, head=("finding", "caller", "agent", "from call", "text"))
 
 
 def stats(known: MemoryStats) -> Iterator[RenderableType]:
@@ -158,7 +164,7 @@ def rebuilt(calls: Sequence[RebuiltCall]) -> Iterator[RenderableType]:
     styles = {"+": "green", "-": "red", "@": "dim"}
     for call in calls:
         if call.is_changed:
-            yield line(f"{call.session.started_at.astimezone():%Y-%m-%d %H:%M}  {call.session.id}", "bold")
+            yield line(f"{minute(call.session.started_at.isoformat())}  {call.session.id}", "bold")
             yield from (line(text, styles.get(text[:1], "")) for text in call.diff[2:])
             yield ""
         elif call.problem:
@@ -178,7 +184,7 @@ def deleted(result: ErasureResult) -> Iterator[RenderableType]:
         yield f"could not rewrite {names} ({reason}); deleted text may remain in free pages, run this again"
     if result.unreadable:
         found = count(result.unreadable, "recording")
-        yield f"{found} can't be decrypted and may be of this caller; add the key to RECORD_KEY, run this again"
+        yield f"{found} can't be decrypted and may contain this caller; add the key to RECORD_KEY, run this again"
 
 
 def forgotten(

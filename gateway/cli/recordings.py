@@ -10,10 +10,12 @@ from cryptography.fernet import Fernet
 
 from gateway import settings
 from gateway.calls.recording_files import RecordingCipher, rotate
+from gateway.cli import terminal
 from gateway.cli.audit import write_entry
-from gateway.cli.terminal import count
 from gateway.errors import SettingsError
 from gateway.history.audit_log import AuditAction, AuditNote, AuditOutcome
+from gateway.invocation import command
+from gateway.text.figures import count
 
 DESCRIPTION: Final = (
     "Print a new key for RECORD_KEY, or encrypt all recordings in RECORD_DIR with its first key (rotate)."
@@ -32,9 +34,10 @@ def run(options: argparse.Namespace) -> int:
     if loaded.record_dir is None:
         raise SettingsError("RECORD_DIR is not set; set it to the folder of the recordings")
     if loaded.record_key is None:
-        raise SettingsError("RECORD_KEY is not set; make a key with: gateway recordings key")
+        raise SettingsError(f"RECORD_KEY is not set; make a key with: {command('recordings key')}")
     try:
-        result = rotate(loaded.record_dir, RecordingCipher(loaded.record_key))
+        with terminal.progress("encrypting recordings"):
+            result = rotate(loaded.record_dir, RecordingCipher(loaded.record_key))
     except OSError as error:
         raise SettingsError(f"RECORD_DIR {loaded.record_dir} can't be used: {error.strerror}") from None
     outcome = AuditOutcome.INCOMPLETE if result.failed or result.live else AuditOutcome.DONE

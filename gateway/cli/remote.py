@@ -10,7 +10,8 @@ import httpx
 import orjson
 
 from gateway.errors import SettingsError
-from gateway.settings import Secret, Settings, is_url, kept_token
+from gateway.invocation import command
+from gateway.settings import Secret, Settings, is_url, kept_token, local_url
 
 TIMEOUT: Final = httpx.Timeout(10.0)
 
@@ -20,12 +21,6 @@ _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 def add_url_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default="", help="a gateway elsewhere; GATEWAY_ADMIN_TOKEN holds its token")
-
-
-def local_url(host: str, port: int) -> str:
-    """Where this machine reaches a gateway that listens on `host`."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{name}]' if ':' in name else name}:{port}"
 
 
 @dataclass(frozen=True)
@@ -40,6 +35,9 @@ class Remote:
         if not is_url(address, ("http", "https")):
             raise SettingsError(f"--url is {address!r}; write it like https://voice.example.com")
         token = settings.gateway_admin_token or (None if url else kept_token(settings))
+        if token is None and not url:
+            how = f"start one with `{command('serve')}`, or give its address with --url"
+            raise SettingsError(f"no gateway has been started with DATA_DIR={settings.data_dir}; {how}")
         if token is None:
             raise SettingsError("no admin token; set GATEWAY_ADMIN_TOKEN to that gateway's token")
         return cls(address.rstrip("/"), token)
@@ -57,13 +55,32 @@ class Remote:
             raise self.unreachable(error) from None
         if answer.status_code == 401:
             raise self.token_rejected()
+        try:
+            content = orjson.loads(answer.content)
+        except ValueError:
+            if answer.status_code < 500:  # above, a proxy may answer for a gateway that is down
+                raise self.not_a_gateway() from None
+            content = None
+        if answer.is_redirect:
+            raise self.not_a_gateway()
         if answer.status_code >= 400:
-            raise SettingsError(f"{self.url} answered {answer.status_code}: {_detail(answer)}")
-        return orjson.loads(answer.content)
+            raise SettingsError(f"{self.url} answered {answer.status_code}: {_detail(content)}")
+        return content
+
+    def caller_name(self, caller: str) -> str:
+        """The name from the last call of a number; empty if it is not known."""
+        try:
+            calls = self.get("/v1/sessions", caller=caller, limit="1") if caller else []
+        except SettingsError:
+            return ""
+        return str(calls[0].get("name", "")) if calls else ""
 
     def unreachable(self, error: Exception) -> SettingsError:
-        name = type(error).__name__
-        return SettingsError(f"no gateway answers at {self.url} ({name}); start it, or set --url")
+        how = f"start it with `{command('serve')}`, or give its address with --url"
+        return SettingsError(f"no gateway answers at {self.url} ({type(error).__name__}); {how}")
+
+    def not_a_gateway(self) -> SettingsError:
+        return SettingsError(f"what answers at {self.url} is not a gateway; give the gateway's address with --url")
 
     def token_rejected(self) -> SettingsError:
         return SettingsError(f"{self.url} rejected the admin token; set GATEWAY_ADMIN_TOKEN to the token it uses")
@@ -79,8 +96,6 @@ def parse_time(text: str) -> datetime:
         raise SettingsError(f"{text!r} is not a valid time; write 10m, 2h, 3d or 2026-02-06T23:15") from None
 
 
-def _detail(answer: httpx.Response) -> str:
-    try:
-        return " ".join(str(orjson.loads(answer.content)["detail"]).split())
-    except (ValueError, KeyError, TypeError):
-        return "no reason given"
+def _detail(content: Any) -> str:
+    detail = content.get("detail") if isinstance(content, dict) else None
+    return " ".join(str(detail or "no reason given").split())

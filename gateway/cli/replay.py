@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Final
 
 import orjson
+from rich.text import Text
 
 from gateway import logs, settings
 from gateway.calls.recording_files import RecordingCipher
-from gateway.cli.terminal import count
+from gateway.cli.terminal import printable, progress, show
 from gateway.errors import SettingsError
-from gateway.replay.compare import Difference, compare, compare_stored
-from gateway.replay.harness import CallerAudio, RunningGateway, replay_harness
+from gateway.invocation import typed_path
+from gateway.replay.compare import Difference, compare
+from gateway.replay.harness import CallerAudio, RunningGateway, replay
 from gateway.replay.recording import Recording, read
 from gateway.simulate.gateway_under_test import GatewayAddress
+from gateway.text.figures import count
 
 SHOWN: Final = 20
 """Differences printed per file. Later ones usually follow from the first."""
+
+_STYLES: Final = {"-": "not bold red", "+": "not bold green", "@": "not bold cyan"}
 
 DESCRIPTION: Final = (
     "Play recorded calls into a temporary gateway, or into a running one, and compare the results with the recording. "
@@ -37,19 +42,27 @@ class Report:
     differences: tuple[Difference, ...] = ()
     heard: CallerAudio | None = None
 
-    def __str__(self) -> str:
+    def text(self) -> Text:
+        """The result in one line, and a unified diff."""
         call = f"{self.file}: {self.call_seconds:.1f} s call"
         if self.heard is not None:
-            return f"{call} played; received {self.heard.seconds:.1f} s of audio and {self.heard.clears} clears"
+            audio = f"received {self.heard.seconds:.1f} s of audio and {self.heard.clears} clears"
+            return Text(f"{call} played; {audio}")
         if not self.differences:
-            return f"{call}, as recorded"
+            return Text(f"{call}, as recorded")
         found = len(self.differences)
-        more = [f"and {found - SHOWN} more"] if found > SHOWN else []
-        return "\n".join([f"{call}, {count(found, 'difference')}", *map(str, self.differences[:SHOWN]), *more])
+        text = Text(f"{call}, {count(found, 'difference')}\n", "bold")
+        lines = ["--- recorded", "+++ replayed", *(line for one in self.differences[:SHOWN] for line in one.diff)]
+        for line in [*lines, *([f"and {found - SHOWN} more"] if found > SHOWN else [])]:
+            text.append(f"{printable(line)}\n", _STYLES.get(line[:1], "not bold"))
+        text.rstrip()
+        return text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recorded call")
+    parser.add_argument(
+        "files", nargs="+", type=typed_path, metavar="FILE", help="a recorded call, or a folder of them"
+    )
     parser.add_argument("--url", help="a running gateway; requests are signed with TWILIO_AUTH_TOKEN")
     parser.add_argument(
         "--engine-port",
@@ -78,40 +91,41 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError("--engine-port is for a running gateway; give its address with --url")
     running = _running(options.url) if options.url else None
     cipher = RecordingCipher(settings.load(os.environ, Path.cwd()).record_key)
-    recordings = [read(path, cipher) for path in options.files]
+    recordings = [read(path, cipher) for given in options.files for path in _files(given)]
     for recording in recordings:
         if recording.warning:
             print(f"gateway: {recording.warning}", file=sys.stderr)
     reports = []
-    for recording in recordings:
-        reports.append(asyncio.run(_replayed(recording, running, options)))
+    for number, recording in enumerate(recordings, 1):
+        which = f" ({number} of {len(recordings)})" if len(recordings) > 1 else ""
+        with progress(f"Playing {recording.path.name}{which}, a call of {recording.seconds:.0f} s …"):
+            reports.append(_replayed(recording, running, options))
         if not options.json:
-            print(reports[-1])
+            show(reports[-1].text())
     if options.json:
         content = [{**asdict(report), "equal": not report.differences} for report in reports]
         print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())
     return 1 if any(report.differences for report in reports) else 0
 
 
-async def _replayed(recording: Recording, running: RunningGateway | None, options: argparse.Namespace) -> Report:
+def _files(given: Path) -> list[Path]:
+    if not given.is_dir():
+        return [given]
+    if not (found := sorted(given.glob("*.jsonl"))):
+        raise SettingsError(f"{given} has no recorded calls (*.jsonl); RECORD_DIR is where the gateway writes them")
+    return found
+
+
+def _replayed(recording: Recording, running: RunningGateway | None, options: argparse.Namespace) -> Report:
     file, length = str(recording.path), recording.seconds
     if running is None:
-        return Report(file, length, tuple(await replay(recording, speed=options.speed or 0.0)))
+        return Report(file, length, tuple(replay(recording, speed=options.speed or 0.0)))
     if options.engine_port is None:
         # A real engine is listening; it needs audio in real time.
         pace = 1.0 if options.speed is None else options.speed
-        return Report(file, length, heard=await running.speak(recording, speed=pace))
-    outcome = await running.play(recording, engine_port=options.engine_port, speed=options.speed or 0.0)
+        return Report(file, length, heard=asyncio.run(running.speak(recording, speed=pace)))
+    outcome = asyncio.run(running.play(recording, engine_port=options.engine_port, speed=options.speed or 0.0))
     return Report(file, length, tuple(compare(recording, outcome)))
-
-
-async def replay(recording: Recording, *, speed: float = 0.0) -> list[Difference]:
-    """Play one call into a temporary gateway; return the differences."""
-    async with replay_harness(recording) as harness:
-        await harness.seed(recording)
-        outcome = await harness.play(recording, speed=speed)
-        stored = await harness.stored_call(recording)
-    return [*compare(recording, outcome), *compare_stored(recording, stored)]
 
 
 def _running(url: str) -> RunningGateway:

@@ -22,18 +22,17 @@ from gateway import extras, logs, metrics, settings
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
 from gateway.cli.main import run_command
-from gateway.cli.remote import local_url
 from gateway.cluster import supervisor
 from gateway.engines.interface import SET_UP_ENGINE
-from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.stores import open_stores
+from gateway.invocation import command
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.settings import Settings, admin_token
+from gateway.settings import Settings, admin_token, local_url
 from gateway.web.login_sessions import LINK_SECONDS, LoginLinks
 from gateway.websocket import picows, portable
 from gateway.websocket.interface import Connector
-from gateway.websocket.port_mux import PortablePortMux, PortMux
+from gateway.websocket.port_mux import PortablePortMux, PortMux, listen
 
 ANSWER_SECONDS: Final = 5
 """How long open requests may take once the server stops. An incomplete request must not block shutdown."""
@@ -73,31 +72,36 @@ def run(options: argparse.Namespace) -> int:
     loaded = _load(given)
     server = _make_server(loaded, options.sockets)
     asyncio.run(_check_store(loaded))
-    listener = _listen(loaded)
+    listener = listen(loaded.host, loaded.port)
     _announce(loaded, listener, options.workers)
     if options.workers == 1:
         return _serve(server, listener)
-    # The workers' metrics, added up by the one that is scraped.
-    with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
+    # The workers' metrics, added up by the one that is scraped, and the socket of the model that they share.
+    with tempfile.TemporaryDirectory(prefix="gateway-workers-") as folder:
         os.environ[metrics.FOLDER_VARIABLE] = folder
         has_redis = loaded.redis_url is not None
-        work = functools.partial(run_worker, given, options.sockets)
+        work = functools.partial(run_worker, given, options.sockets, Path(folder))
         return supervisor.supervise(options.workers, work, listener, data_dir=loaded.data_dir, has_redis=has_redis)
 
 
 def run_worker(
     given: Mapping[str, str],
     sockets: str,
+    folder: Path,
     link: socket.socket,
     listener: socket.socket,
     private_redis: str = "",
     lease: Connection | None = None,
 ) -> None:
-    """One of several processes. `link` leads to its supervisor; an open `lease` keeps the private Redis running."""
+    """
+    One of several processes.
+
+    `folder` is for all of them. `link` leads to the supervisor. An open `lease` keeps the private Redis running.
+    """
     gc.freeze()  # what all workers share: a collection would copy its memory
 
     def work() -> int:
-        return _serve(_make_server(_load(given), sockets, link, private_redis), listener)
+        return _serve(_make_server(_load(given), sockets, folder, link, private_redis), listener)
 
     sys.exit(run_command(work))
 
@@ -113,9 +117,13 @@ def _load(given: Mapping[str, str]) -> Settings:
 
 
 def _make_server(
-    loaded: Settings, sockets: str, link: socket.socket | None = None, private_redis: str = ""
+    loaded: Settings,
+    sockets: str,
+    worker_folder: Path | None = None,
+    link: socket.socket | None = None,
+    private_redis: str = "",
 ) -> "DrainingServer":
-    config = _server_config(loaded, sockets, link is not None, private_redis)
+    config = _server_config(loaded, sockets, worker_folder, private_redis)
     # Before it announces itself: a Ctrl-C during these would be lost.
     config.load()
     config.get_loop_factory()
@@ -170,10 +178,10 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def _server_config(loaded: Settings, sockets: str, is_worker: bool, private_redis: str) -> uvicorn.Config:
+def _server_config(loaded: Settings, sockets: str, worker_folder: Path | None, private_redis: str) -> uvicorn.Config:
     connect, http = _SOCKETS[sockets]
     return uvicorn.Config(
-        create_app(loaded, connect=connect, is_worker=is_worker, private_redis=private_redis),
+        create_app(loaded, connect=connect, worker_folder=worker_folder, private_redis=private_redis),
         http=http,  # takes media sockets out before uvicorn's HTTP
         ws="none",
         forwarded_allow_ips=loaded.forwarded_allow_ips,
@@ -208,27 +216,19 @@ def _freeze_garbage_collector() -> None:
     gc.disable()
 
 
-def _listen(loaded: Settings) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in loaded.host else socket.AF_INET
-        return socket.create_server((loaded.host, loaded.port), family=family)
-    except OSError as error:
-        where = f"{loaded.host}:{loaded.port}"
-        raise SettingsError(f"can't listen on {where}: {error.strerror}; set HOST and PORT to a free address") from None
-
-
 def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     host, port = listener.getsockname()[:2]
     several = {"workers": count} if count > 1 else {}
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": ",".join(loaded.engines), **several})
+    if loaded.ignored:
+        _log.info("settings of DeepClaw have no effect", extra={"settings": loaded.ignored})
     token, login = admin_token(loaded), f"{local_url(host, port)}/login"
     if sys.stderr.isatty():  # a log may have other readers, so it never contains the code
         print(f"dashboard: {login}?code={LoginLinks(token).make()}", file=sys.stderr)
-        print(
-            f"           works once, within {LINK_SECONDS // 60} minutes; then run: gateway login-link", file=sys.stderr
-        )
+        again = f"then run: {command('login-link')}"
+        print(f"           works once, within {LINK_SECONDS // 60} minutes; {again}", file=sys.stderr)
     else:
-        _log.info("dashboard", extra={"url": login, "to_do": "gateway login-link prints a login link"})
+        _log.info("dashboard", extra={"url": login, "to_do": f"{command('login-link')} prints a login link"})
     if loaded.engines == ("local",) and not extras.is_installed("local"):
         _log.warning("no voice engine, every call will be refused", extra={"to_do": SET_UP_ENGINE})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -16,35 +17,41 @@ from gateway import settings
 from gateway.cli import terminal
 from gateway.cli.audit import write_entry
 from gateway.cli.remote import Remote, add_url_option
-from gateway.cli.tail import event_line
-from gateway.cli.terminal import clock, count, duration, line, milliseconds, minute, one_line, short_id, table
+from gateway.cli.tail import STEP_STATES, event_row, is_routine
+from gateway.cli.terminal import clock, hanging, line, minute, named, one_line, response_time, short_id, table
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.webhooks import retry_failed
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, cli_actor
-from gateway.history.calls_table import STAGES
 from gateway.history.queries import CallFilter, CallHistory
 from gateway.history.stores import Stores, existing_stores
-from gateway.logs import last_four
+from gateway.invocation import command
+from gateway.memory.facts import labelled
+from gateway.response_time import STAGE_NAMES, STAGES, ResponseTime
 from gateway.session import EndReason
 from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
+from gateway.text.figures import count, duration, milliseconds
 
 DESCRIPTION: Final = (
     "List ended calls with their outcome and the state of their post-call processing. Reads DATA_DIR, or asks the "
     "gateway at --url."
 )
 ALL_DONE: Final = "every call is archived, summarised and stored"
+NO_CALLS: Final = "no calls"
 
 _STATES: Final = {"done": "", "rests": "failed", "under way": "pending"}
 """Job states as the JSON names them, in words for a person."""
+
+_SESSION: Final = re.compile(r"(voice-session:)?[0-9a-f]{4}[0-9a-f-]*")
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=("list", "show", "retry"), default="list")
+    actions = "list (the default), show, retry; or the id of a session to show"
+    parser.add_argument("action", nargs="?", default="list", metavar="ACTION", help=actions)
     parser.add_argument("session", nargs="?", default="", help="show, retry: the session id, or its first characters")
     parser.add_argument("--caller", default="", help="only calls from this number")
     parser.add_argument("--agent", default="", help="only calls with this agent")
@@ -59,6 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     loaded = settings.load(os.environ, Path.cwd())
     actions = {"list": _list, "show": _show, "retry": _retry}
+    if options.action not in actions:
+        if options.session or not _SESSION.fullmatch(options.action):
+            raise SettingsError(f"{options.action!r} is unknown; use list, show or retry, or the id of a session")
+        options.action, options.session = "show", options.action
     actions[options.action](options, loaded)
     return 0
 
@@ -72,19 +83,18 @@ def _list(options: argparse.Namespace, loaded: Settings) -> None:
         rows = Remote.of(loaded, options.url).get("/v1/sessions", **vars(chosen), **more)
     else:
         rows = query_history(loaded, lambda history: history.calls(chosen, limit=limit, archived=options.archived))
-    rows = [{**row, "caller": last_four(row["caller"])} for row in rows]
     terminal.output(options.json, rows, call_list(rows))
 
 
 def _show(options: argparse.Namespace, loaded: Settings) -> None:
     if not options.session:
-        raise SettingsError("name a session; `gateway sessions` lists them")
+        raise SettingsError(f"name a session; `{command('sessions')}` lists them")
     if options.url:
         call = Remote.of(loaded, options.url).get(f"/v1/sessions/{options.session}")
     else:
         call = query_history(loaded, lambda history: history.call(options.session))
     if call is None:
-        raise SettingsError(f"no single call matches {options.session}; `gateway sessions` lists them")
+        raise SettingsError(f"no single call matches {options.session}; `{command('sessions')}` lists them")
     if not options.url:  # else the gateway there logs it
         write_entry(loaded, AuditNote(AuditAction.CALL_EXPORT, agent=call["agent"], session=call["session"]))
     terminal.output(options.json, call, call_details(call))
@@ -103,8 +113,9 @@ def _retry(options: argparse.Namespace, loaded: Settings) -> None:
 
     requeued = _with_stores(loaded, retry)
     if session and not requeued:
-        raise SettingsError(f"no failed job for {session}; `gateway sessions` lists failed jobs")
-    print(f"{requeued} queued again; the running gateway retries now, or at its next start")
+        raise SettingsError(f"no failed job for {session}; `{command('sessions')}` lists failed jobs")
+    again = f"{count(requeued, 'job')} queued again; a running gateway retries now, else the next one that starts"
+    print(again if requeued else "nothing to retry: no post-call work has failed")
 
 
 # Queries, here or at a running gateway
@@ -152,23 +163,28 @@ def _day(text: str) -> tuple[str, str]:
 
 def call_list(rows: Sequence[Row]) -> Iterator[RenderableType]:
     """One row per call, then the jobs that are not done."""
+    unfinished = [row for row in rows if row["ending"] != "done"]
+    head = ("call", "time", "caller", "agent", "carrier", "length", "turns", "outcome")
     if rows:
         yield table(
             (
-                short_id(row["session"]),
-                minute(row["started_at"]),
-                row["agent"],
-                row["caller"],
-                row["carrier"],
-                duration(row["seconds"]),
-                count(row["turns"], "turn"),
-                row["outcome"],
-                _STATES[row["ending"]],
-            )
-            for row in rows
+                (
+                    short_id(row["session"]),
+                    minute(row["started_at"]),
+                    named(row["caller"], row.get("name", "")),
+                    row["agent"],
+                    row["carrier"],
+                    duration(row["seconds"]),
+                    str(row["turns"]),
+                    row["outcome"],
+                    *([_STATES[row["ending"]]] if unfinished else []),
+                )
+                for row in rows
+            ),
+            head=(*head, "post-call") if unfinished else head,
+            figures=("length", "turns"),
         )
         yield ""
-    unfinished = [row for row in rows if row["ending"] != "done"]
     for row in unfinished:
         done = {
             "archived": row["archived"],
@@ -177,35 +193,44 @@ def call_list(rows: Sequence[Row]) -> Iterator[RenderableType]:
             "sent to the remote store": row["remote"],
         }
         problem = one_line(row["problem"])
-        yield line(f"{row['session']}  {minute(row['started_at'])}  {row['agent']}  {row['caller']}")
+        caller = named(row["caller"], row.get("name", ""))
+        yield line(f"{row['session']}  {minute(row['started_at'])}  {caller}  {row['agent']}")
         yield "    " + ", ".join(f"{'' if is_done else 'not '}{step}" for step, is_done in done.items())
         yield Text(f"    failed: {problem}", "red") if problem else Text("    pending", "dim")
     if not unfinished:
-        yield ALL_DONE
+        yield ALL_DONE if rows else NO_CALLS
 
 
 def call_details(call: Row) -> Iterator[RenderableType]:
     yield line(call["session"], "bold")
-    yield line(f"{minute(call['started_at'])}  {call['carrier']}  {call['caller']} with {call['agent']}")
+    caller = named(call["caller"], call.get("name", ""))
+    yield line(f"{minute(call['started_at'])}  {call['carrier']}  {caller} with {call['agent']}")
     yield line(f"{duration(call['seconds'])}, {count(call['turns'], 'turn')}, {call['outcome']}")
     if call.get("engine"):
-        yield line(f"engine: {call['engine']}, first audio after {milliseconds(call['first_audio'])}")
+        first = call["first_audio"]
+        audio = "first audio not measured" if first is None else f"first audio {milliseconds(first)} after the answer"
+        yield line(f"engine: {call['engine']}, {audio}")
     if call.get("consent"):
         yield line(f"recording: {call['consent']}")
     about = {name: call[name] for name in ("session", "caller", "agent", "carrier")}
+    events = ({**about, **event} for event in call["timeline"] if not is_routine(event))
     timings = [
-        (str(number), *(milliseconds(timing.get(stage)) for stage in STAGES))
-        for number, timing in enumerate(call["timings"], 1)
+        (str(number), *(milliseconds(getattr(answer, stage)) for stage in STAGES), answer.counted_from.note)
+        for number, answer in enumerate(map(ResponseTime.from_json, call["timings"]), 1)
     ]
-    stages = ("turn", *(stage.replace("_", " ") for stage in STAGES))
-    steps = [(name, step["state"], step["reason"]) for name, step in call["steps"].items()]
+    stages = ("turn", *STAGE_NAMES.values(), "")
+    steps = [
+        (name, STEP_STATES.get(step["state"], step["state"]), step["reason"])
+        for name, step in call["steps"].items()
+        if not is_routine(step)
+    ]
     sections: dict[str, list[RenderableType]] = {
         "Transcript": [_turn(turn) for turn in call["transcript"]],
-        "Summary": [line(text) for text in call["summary"].splitlines()],
-        "Response times": [table(timings, head=stages)] if timings else [],
-        "Context given at the start": [line(text) for text in call["receipt"].get("block", "").splitlines()],
-        "Post-call processing": [table(steps)] if steps else [],
-        "Events": [event_line({**about, **event}) for event in call["timeline"]],
+        "Summary": [line(text) for text in labelled(call["summary"]).splitlines()],
+        "Response times, from the caller's last voiced frame": [table(timings, head=stages)] if timings else [],
+        "Context given at the start": [line(text) for text in labelled(call["receipt"].get("block", "")).splitlines()],
+        "Post-call processing": [table(steps, head=("step", "state", "reason"))] if steps else [],
+        "Events": [event_row(event, of_call=False) for event in events],
     }
     if call["problem"]:
         sections["Post-call processing"].append(line(call["problem"], "red"))
@@ -216,11 +241,12 @@ def call_details(call: Row) -> Iterator[RenderableType]:
             yield Padding(Group(*lines), (0, 0, 0, 2))
 
 
-def _turn(turn: Row) -> Text:
-    text = Text(f"{clock(turn['at'])}  " if turn["at"] else "")
-    text.append(f"{turn['speaker'].upper()}: {one_line(turn['text'])}")
+def _turn(turn: Row) -> RenderableType:
+    margin = f"{clock(turn['at'])}  " if turn["at"] else ""
+    speaker = "operator" if turn.get("by_operator") else turn["speaker"]
+    text = line(turn["text"])
     if turn["unheard"]:
-        text.append(f" [not heard: {one_line(turn['unheard'])}]", "dim")
-    if (latency := turn.get("latency")) is not None:
-        text.append(f"  {milliseconds(latency)}", "dim")
-    return text
+        text.append(f"{' ' if text.plain else ''}[not heard: {one_line(turn['unheard'])}]", "dim")
+    if (seconds := turn.get("latency")) is not None:
+        text.append("  ").append(response_time(seconds, turn.get("counted_from")))
+    return hanging(Text(f"{margin}{speaker:6}"), text)

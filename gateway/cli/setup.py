@@ -16,18 +16,17 @@ from gateway import settings
 from gateway.agents import Agent, AgentDirectory
 from gateway.cli import terminal
 from gateway.cli.audit import write_entry
+from gateway.diagnostics.hosted_agents import RENEW_DAYS, has_llm, llm_tokens, read_agents
 from gateway.errors import SettingsError
 from gateway.history.api_tokens import ApiToken, TokenScope, TokenTable
 from gateway.history.audit_log import AuditAction, AuditNote
-from gateway.history.stores import open_stores, store_path
+from gateway.history.stores import open_stores
 from gateway.settings import Secret, Settings, write_dotenv
-from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, HostedAgent, LlmKeys
+from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, LlmKeys
 from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount, webhook_urls
 from gateway.telephony.phone_numbers import e164
 
 KEY_DAYS: Final = 365
-RENEW_DAYS: Final = 30
-"""A key of ElevenLabs that expires within this many days is replaced."""
 
 T = TypeVar("T")
 
@@ -62,13 +61,15 @@ def run(options: argparse.Namespace) -> int:
     number = e164(options.number) or ""
     if options.number and not number:
         raise SettingsError(f"{options.number!r} is not a phone number; write it like +12025550100")
-    redirection = _redirection(options.carrier, loaded, number)
+    with terminal.progress(f"asking {options.carrier.capitalize()}"):
+        redirection = _redirection(options.carrier, loaded, number)
+        if not options.dry_run:
+            redirection.apply()
     if not options.dry_run:
-        redirection.apply()
         write_entry(loaded, AuditNote(AuditAction.NUMBER_SETUP, item=options.carrier))
     changes, number = redirection.changes, redirection.number
     if changes:
-        text = [f"{number} {'would point' if options.dry_run else 'points'} here now"]
+        text = [f"{number} {'would point' if options.dry_run else 'now points'} here"]
         text += [f"  {one.what}: {one.before or '(none)'} -> {one.after or '(none)'}" for one in changes]
     else:
         text = [f"{number} already points here"]
@@ -97,7 +98,8 @@ def _connect_agents(options: argparse.Namespace, loaded: Settings) -> int:
     account = ElevenLabsAccount(api_url=loaded.elevenlabs_api_url, api_key=loaded.elevenlabs_api_key)
     configured = hosted_agents(loaded, options.agent)
     llm_keys = _llm_keys(loaded, configured) if options.llm else {}
-    agents = read_agents(account, configured)
+    with terminal.progress("asking ElevenLabs"):
+        agents = read_agents(account, configured)
 
     def save(name: str, value: str) -> None:
         if name in os.environ:
@@ -110,7 +112,8 @@ def _connect_agents(options: argparse.Namespace, loaded: Settings) -> int:
         (secret or Secret("")).reveal()
         for secret in (loaded.elevenlabs_webhook_secret, loaded.elevenlabs_initiation_secret)
     )
-    set_up.connect(agents, webhook_secret=webhook_secret, initiation_secret=initiation_secret, llm_keys=llm_keys)
+    with terminal.progress("connecting the agents"):
+        set_up.connect(agents, webhook_secret=webhook_secret, initiation_secret=initiation_secret, llm_keys=llm_keys)
     if not options.dry_run:
         write_entry(loaded, AuditNote(AuditAction.NUMBER_SETUP, item=options.carrier))
     names, changes = [agent.name for agent in agents], set_up.changes
@@ -140,19 +143,6 @@ def _llm_keys(loaded: Settings, agents: Iterable[Agent]) -> dict[str, LlmKeys]:
     return keys
 
 
-def has_llm(agent: Agent, loaded: Settings) -> bool:
-    """Whether the agent can answer for a voice at ElevenLabs. The local engine has a model for agents without one."""
-    return bool(agent.brain) or "local" in loaded.engines
-
-
-async def llm_tokens(loaded: Settings) -> dict[str, ApiToken]:
-    """The API tokens with the scope `llm`, by id. Raises StoreUnavailable."""
-    if loaded.database_url is None and not store_path(loaded.data_dir).is_file():
-        return {}  # no gateway has run here yet
-    tokens = await _with_tokens(loaded, TokenTable.tokens)
-    return {token.id: token for token in tokens if token.scope is TokenScope.LLM}
-
-
 def _create_key(loaded: Settings, agent: str) -> tuple[str, str]:
     def create(tokens: TokenTable) -> Awaitable[tuple[ApiToken, str]]:
         return tokens.create(TokenScope.LLM, days=KEY_DAYS, label="ElevenLabs", agent=agent)
@@ -176,15 +166,5 @@ def hosted_agents(loaded: Settings, name: str = "") -> list[Agent]:
     found = [agent for agent in agents if agent.elevenlabs_agent and name in ("", agent.name)]
     if not found:
         which = f"agent {name} has" if name else "no agent has"
-        raise SettingsError(
-            f"{which} {'no ' if name else ''}elevenlabs_agent in gateway.toml; add its id at ElevenLabs"
-        )
+        raise SettingsError(f"{which} {'no ' if name else ''}elevenlabs_agent in gateway.toml; add its ElevenLabs id")
     return found
-
-
-def read_agents(account: ElevenLabsAccount, agents: Iterable[Agent]) -> list[HostedAgent]:
-    """With their settings at ElevenLabs. Raises SettingsError, CarrierRefused."""
-    return [
-        HostedAgent(one.name, one.elevenlabs_agent, one.is_handed_over, account.agent(one.elevenlabs_agent))
-        for one in agents
-    ]

@@ -12,25 +12,25 @@ from typing import Any, Final
 
 import httpx
 import orjson
+from rich.console import RenderableType
 from rich.text import Text
 
 from gateway import settings
 from gateway.cli import terminal
 from gateway.cli.remote import Remote, add_url_option, parse_time
-from gateway.cli.terminal import clock, count, duration, milliseconds, one_line, short_id
+from gateway.cli.terminal import clock, hanging, named, one_line, response_time, short_id
 from gateway.errors import SettingsError
 from gateway.telephony.phone_numbers import e164
+from gateway.text.figures import count, duration, milliseconds
 
 RETRY_SECONDS: Final = 0.5
 SILENCE_SECONDS: Final = 40.0
 """A healthy stream sends a heartbeat every 15 seconds."""
 
-DESCRIPTION: Final = "Follow calls as they happen: turns, latencies, memory, errors. Needs a running gateway."
+DESCRIPTION: Final = "Follow calls as they happen: turns, response times, memory, errors. Needs a running gateway."
 
 _CALLER_WIDTH: Final = 16
 """The longest E.164 number with its plus sign."""
-_SLOW_SECONDS: Final = 1.5
-"""A pause that callers notice."""
 _SESSION: Final = re.compile(r"voice-session:\S+|[0-9a-f]{8}[0-9a-f-]*")
 
 
@@ -70,11 +70,24 @@ def live_filter(text: str) -> dict[str, str]:
 
 
 async def _follow(reader: "LiveReader", *, as_json: bool) -> None:
+    is_terminal, shown = terminal.is_terminal(), set[str]()
     async for event in reader.events():
         if as_json:
             print(orjson.dumps(event).decode(), flush=True)
+        elif is_routine(event):
+            continue
+        elif not is_terminal:
+            terminal.show(event_line(event))
         else:
-            terminal.show(event_line(event), soft_wrap=True)
+            if event["session"] not in shown:
+                shown.add(event["session"])
+                name = await asyncio.to_thread(reader.remote.caller_name, event["caller"])
+                terminal.show(event_row({**event, "event": "call", "name": name}))
+            terminal.show(event_row(event))
+
+
+class _AnotherServer(httpx.RequestError):
+    """The answer is neither a stream of events nor an error of the API."""
 
 
 @dataclass
@@ -100,6 +113,8 @@ class LiveReader:
                             _print_status("reconnected")
                         connected_once, is_away = True, False
                 except httpx.HTTPError as error:
+                    if not connected_once and isinstance(error, _AnotherServer):
+                        raise self.remote.not_a_gateway() from None
                     if not connected_once:
                         raise self.remote.unreachable(error) from None
                 if not is_away:
@@ -113,6 +128,9 @@ class LiveReader:
         async with http.stream("GET", "/v1/live", params=self.query, headers=headers) as answer:
             if answer.status_code == 401:
                 raise self.remote.token_rejected()
+            content_type = answer.headers.get("content-type", "").partition(";")[0]
+            if answer.status_code < 500 and content_type not in ("text/event-stream", "application/json"):
+                raise _AnotherServer(f"answered {answer.status_code}")
             if answer.status_code != 200:
                 raise httpx.RequestError(f"answered {answer.status_code}")
             yield None
@@ -133,43 +151,77 @@ def _print_status(text: str) -> None:
 
 # Text for a person
 
+STEP_STATES: Final = {"waits": "pending", "refused": "failed"}
+"""States of post-call steps as the JSON names them, in words for a person."""
+
+
+def is_routine(event: Event) -> bool:
+    """
+    Whether it is left out for a person: a post-call step without anything to do, such as the webhook where none is
+    configured, and a request to a language model that did not fail, whose answer is shown.
+    """
+    return not event.get("ran", True) or event.get("outcome") in ("answered", "cancelled")
+
 
 def event_line(event: Event) -> Text:
-    """Time, session, caller, event, details."""
-    what, details, style = (one_line(part) for part in _described(event))
+    """For a pipe: time, session, caller, event, details."""
     caller = one_line(event["caller"] or "withheld")[:_CALLER_WIDTH]
+    what, details = _styled(event)
     text = Text.assemble(
-        (f"{clock(event['at'])}  {short_id(event['session']):8}", "dim"),
-        f"  {caller:{_CALLER_WIDTH}}  ",
-        (what.ljust(9), style),
-        f"  {details}",
+        (f"{clock(event['at'])}  {short_id(event['session']):8}", "dim"), f"  {caller:{_CALLER_WIDTH}}  ", what, "  "
     )
-    if (latency := event.get("latency")) is not None:
-        text.append(f"  {milliseconds(latency)}", "red" if latency > _SLOW_SECONDS else "dim")
-    text.rstrip()
+    text.append(details).rstrip()
     return text
+
+
+def event_row(event: Event, *, of_call: bool = True) -> RenderableType:
+    """For a terminal: time, session, event; details beside them that break between words."""
+    what, details = _styled(event)
+    margin = f"{clock(event['at'])}  {short_id(event['session']):8}" if of_call else clock(event["at"])
+    return hanging(Text.assemble((margin, "dim"), "  ", what), details)
+
+
+def _styled(event: Event) -> tuple[Text, Text]:
+    """What happened, as wide as the longest; the details."""
+    what, details, style = (one_line(part) for part in _described(event))
+    text = Text(details)
+    if (seconds := event.get("latency")) is not None:
+        text.append("  ").append(response_time(seconds, event.get("counted_from")))
+    return Text(what.ljust(9), style), text
 
 
 def _described(event: Event) -> tuple[str, str, str]:
     """What happened, in one word; the details; a rich style."""
     match event["event"]:
-        case "dialling" | "ringing" as what:
-            return what, f"{event['carrier']}, agent {event['agent']}", "bold"
+        case "call" | "dialling" | "ringing" as what:
+            caller = f"{named(event['caller'], event['name'])}, " if "name" in event else ""
+            return what, f"{caller}{event['carrier']}, agent {event['agent']}", "bold"
         case "unanswered" | "refused" as what:
             return what, event["reason"], "red" if what == "refused" else "yellow"
         case "answered":
             return "answered", f"again, stream {event['attempt'] + 1}" if event["attempt"] else "", "bold"
         case "memory":
             found = f"{count(event['facts'], 'fact')}, {count(event['calls'], 'past call')}, access {event['tier']}"
+            if event["outcome"] == "nothing":
+                found = "no access to memory" if event["tier"] == "none" else "no earlier calls found"
             took = "" if event["seconds"] is None else f", {milliseconds(event['seconds'])}"
-            outcome = "" if event["outcome"] == "loaded" else f" ({event['outcome']})"
+            outcome = "" if event["outcome"] in ("loaded", "nothing") else f" ({event['outcome']})"
             return "memory", f"{found}{took}{outcome}", "magenta"
         case "turn":
-            return event["speaker"], event.get("text", ""), "cyan" if event["speaker"] == "caller" else "green"
+            speaker = "operator" if event.get("by_operator") else event["speaker"]
+            return speaker, event.get("text", ""), {"caller": "cyan", "operator": "magenta"}.get(speaker, "green")
+        case "answer_started":
+            return "agent", "first audio", "green"
+        case "model_finished":
+            about = f"{event['provider']} {event['model']}".strip()
+            why, style = (f": {event['error']}", "red") if event["error"] else ("", "blue")
+            return "model", f"{about} {event['outcome']} after {milliseconds(event['seconds'])}{why}", style
         case "interruption":
             return "barge-in", f"heard: {event.get('heard', '')} — not heard: {event.get('unheard', '')}", "yellow"
         case "function_called":
             return "function", f"{event['function']} called", "blue"
+        case "function_finished" if event["function"] == "end_call" and event["ok"]:
+            return "function", "agent ended the call", "blue"
         case "function_finished":
             result, style = ("returned", "blue") if event["ok"] else ("failed", "red")
             return "function", f"{event['function']} {result} after {milliseconds(event['seconds'])}", style
@@ -188,7 +240,9 @@ def _described(event: Event) -> tuple[str, str, str]:
             return "hangup", f"{event['reason']}, {length}", "bold"
         case "step":
             reason = f": {event['reason']}" if event.get("reason") else ""
-            return "step", f"{event['step']} {event['state']}{reason}", "dim" if event["state"] == "done" else "yellow"
+            state = str(STEP_STATES.get(event["state"], event["state"]))
+            style = {"done": "dim", "failed": "red"}.get(state, "yellow")
+            return "step", f"{event['step']} {state}{reason}", style
         case "summary":
             return "summary", f"saved ({'no language model' if event['by'] == 'extractive' else event['by']})", "green"
         case "finished":

@@ -18,6 +18,7 @@ from gateway.errors import SettingsError
 from gateway.history.api_tokens import CACHE_SECONDS, DEFAULT_DAYS, ApiToken, TokenScope, TokenTable
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, cli_actor
 from gateway.history.stores import open_stores
+from gateway.invocation import command
 from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
 
@@ -36,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--label", default="", help="what uses it")
     agent = "scope llm: the agent that answers; scope mcp: only the memory of this agent"
     create.add_argument("--agent", default="", metavar="NAME", help=agent)
-    create.add_argument("--caller", default="", metavar="NUMBER", help="scope mcp: and of this caller")
+    create.add_argument("--caller", default="", metavar="NUMBER", help="scope mcp: only the memory of this caller")
     listing = actions.add_parser("list", help="list all tokens", description="List all tokens.")
     revoke = actions.add_parser("revoke", help="revoke a token", description="Revoke a token.")
-    revoke.add_argument("id", metavar="ID", help="as `gateway token list` shows it")
+    revoke.add_argument("id", metavar="ID", help=f"as `{command('token list')}` shows it")
     for action, act in ((create, _create), (listing, _list), (revoke, _revoke)):
         action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(act=act)
@@ -89,7 +90,7 @@ async def _list(options: argparse.Namespace, given: Settings, tokens: TokenTable
 async def _revoke(options: argparse.Namespace, given: Settings, tokens: TokenTable, audit: AuditLog) -> int:
     token_id = options.id.removeprefix("vg_")[:8]
     if not await tokens.revoke(token_id):
-        raise SettingsError(f"no token {options.id} that could be revoked; `gateway token list` lists all tokens")
+        raise SettingsError(f"no active token {options.id}; `{command('token list')}` lists all tokens")
     await audit.write(AuditNote(AuditAction.TOKEN_REVOKE, cli_actor(), item=token_id))
     line = f"revoked vg_{token_id}; running gateways refuse it within {CACHE_SECONDS:.0f} s"
     terminal.output(options.json, {"id": token_id, "status": "revoked"}, [line])
@@ -98,14 +99,14 @@ async def _revoke(options: argparse.Namespace, given: Settings, tokens: TokenTab
 
 def _table(tokens: list[ApiToken]) -> list[RenderableType]:
     if not tokens:
-        return ["no tokens; `gateway token create --scope read` creates one"]
+        return [f"no tokens; `{command('token create --scope read')}` creates one"]
     now = datetime.now(UTC)
     rows = [
         (f"vg_{token.id}", token.scope, token.label, _bound(token), _day(token.created_at), _day(token.expires_at))
         + (_day(token.last_used_at), token.status(now))
         for token in tokens
     ]
-    return [terminal.table(rows, head=("ID", "SCOPE", "LABEL", "FOR", "CREATED", "EXPIRES", "LAST USED", "STATUS"))]
+    return [terminal.table(rows, head=("id", "scope", "label", "for", "created", "expires", "last used", "status"))]
 
 
 def _summary(token: ApiToken) -> str:
@@ -118,7 +119,7 @@ def _bound(token: ApiToken) -> str:
 
 
 def _day(time: datetime | None) -> str:
-    return f"{time.astimezone():%Y-%m-%d}" if time else "never"
+    return terminal.day(time) if time else "never"
 
 
 def _as_json(token: ApiToken) -> dict[str, Any]:

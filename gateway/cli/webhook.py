@@ -12,15 +12,16 @@ from gateway import settings
 from gateway.agents import AgentDirectory
 from gateway.app import webhook_targets
 from gateway.cli import terminal
-from gateway.cli.terminal import short_id, table
+from gateway.cli.terminal import minute, short_id, table
 from gateway.errors import SettingsError
 from gateway.finalization.webhooks import new_secret, send_test
-from gateway.history.stores import open_stores, store_path
+from gateway.history.stores import existing_stores
+from gateway.invocation import command
 from gateway.settings import Settings
 
 DESCRIPTION: Final = (
     "Make a secret for WEBHOOK_SECRET, send a signed test message, or list messages that were not accepted yet. "
-    "`gateway sessions retry` sends failed ones again."
+    f"`{command('sessions retry')}` sends failed ones again."
 )
 
 
@@ -46,7 +47,8 @@ async def _test(options: argparse.Namespace, loaded: Settings) -> int:
     url = targets[agent].url
     async with httpx.AsyncClient(timeout=15.0) as http:
         try:
-            status = await send_test(http, url, loaded.webhook_secrets, {"agent": agent})
+            with terminal.progress(f"sending a message to {url}"):
+                status = await send_test(http, url, loaded.webhook_secrets, {"agent": agent})
         except httpx.HTTPError as error:
             raise SettingsError(f"{url} can't be reached: {type(error).__name__}") from None
     is_accepted = 200 <= status < 300
@@ -56,17 +58,17 @@ async def _test(options: argparse.Namespace, loaded: Settings) -> int:
 
 
 async def _list(options: argparse.Namespace, loaded: Settings) -> int:
-    if not store_path(loaded.data_dir).is_file():
-        raise SettingsError(f"{loaded.data_dir} has no store; start the gateway once, or set DATA_DIR to its folder")
-    stores = await open_stores(loaded.data_dir, loaded.database_url)
     query = """SELECT id, session_id, agent, event, state, attempts, due_at, problem FROM webhook_messages
         WHERE state <> 'sent' ORDER BY created_at"""
     names = ("id", "session", "agent", "event", "state", "attempts", "due_at", "problem")
-    try:
+    async with existing_stores(loaded) as stores:
         rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in await stores.memory.fetch(query)]
-    finally:
-        await stores.close()
-    columns = [(short_id(row["session"]), *map(str, list(row.values())[2:])) for row in rows]
-    shown = table(columns, head=("session", "agent", "event", "state", "attempts", "next attempt", "problem"))
+    columns = [
+        (short_id(row["session"]), row["agent"], row["event"], row["state"], str(row["attempts"]))
+        + (minute(row["due_at"]) if row["state"] == "pending" else "", row["problem"])
+        for row in rows
+    ]
+    head = ("call", "agent", "event", "state", "attempts", "next attempt", "problem")
+    shown = table(columns, head=head, figures=("attempts",))
     terminal.output(options.json, rows, [shown] if rows else ["every message was accepted"])
     return 0

@@ -528,7 +528,7 @@ class CallDirectory:
     def _log_reachability(self, error: SharedStoreUnavailable | None) -> None:
         """Log once when the store goes away, and once when it is back."""
         if error is not None and self._reachable:
-            _log.error("shared storage can't be reached, this node goes on by itself", extra={"reason": str(error)})
+            _log.error("shared storage can't be reached, this node continues alone", extra={"reason": str(error)})
         elif error is None and not self._reachable:
             _log.info("shared storage is back")
         self._reachable = error is None

@@ -453,7 +453,7 @@ class ClusterNode(Cluster):
             if adopted := await self._adopt(key, record.node):
                 session = adopted[1]
                 call = {"call": call_name(session.id)} if session is not None else {}
-                _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": key[0]})
+                _log.warning("call of an unresponsive node taken over", extra={**call, "carrier": key[0]})
                 WATCHDOG.labels("node silent").inc()
                 calls.take_over(*adopted)
 

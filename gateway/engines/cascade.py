@@ -19,7 +19,7 @@ from gateway.engines.interface import AgentAudioOutput, AgentSettings, EngineEve
 from gateway.engines.speech_parts import RecogniserService, RecogniserStream, SpeechListener, VoiceService, VoiceStream
 from gateway.engines.tts_queue import SentenceSplitter, TtsQueue
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, GatewayError
-from gateway.llm.chat import ChatRequest, LanguageModel, TextDelta, ToolCallDelta
+from gateway.llm.chat import ChatRequest, LanguageModel, ModelName, TextDelta, ToolCallDelta
 from gateway.text.turn_taking import is_backchannel
 
 BUSY: Final = "I'm sorry, all lines are busy right now. Please call again in a few minutes. Goodbye."
@@ -39,6 +39,9 @@ class CascadeEngine:
         self.recogniser = recogniser
         self.voice = voice
         self._services = tuple(dict.fromkeys((recogniser, voice)))
+
+    def own_model(self, agent: Agent) -> ModelName | None:
+        return None
 
     async def connect(self, load_settings: engine.LoadSettings, events: EngineEvents) -> engine.EngineSession:
         is_full = any(service.is_full for service in self._services)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from gateway.agents import Agent
 from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import (
     AgentAudioOutput,
@@ -18,6 +19,7 @@ from gateway.engines.interface import (
     LoadSettings,
 )
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, RemoteProtocolError
+from gateway.llm.chat import ModelName
 from gateway.settings import Secret
 from gateway.websocket.interface import NORMAL, Connector, Socket, SocketOwner
 
@@ -46,6 +48,9 @@ class DeepgramEngine:
         self._url = url
         self._api_key = api_key
         self._timeouts = timeouts
+
+    def own_model(self, agent: Agent) -> ModelName | None:
+        return None if agent.brain else ModelName(agent.think["type"], agent.think["model"])
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
         session = DeepgramSession(events)

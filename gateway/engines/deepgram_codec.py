@@ -105,7 +105,8 @@ class DeepgramCodec:
                 return [engine.FunctionsCancelled(call_ids)]
             case "Error":
                 code = str(message.get("code", ""))
-                return [engine.EngineFailed(code, retryable=code not in _FINAL_ERRORS)]
+                retryable = message.get("retryable", code not in _FINAL_ERRORS)  # the field is only in recordings
+                return [engine.EngineFailed(code, retryable=retryable is not False)]
             case "Warning":
                 code = str(message.get("code", ""))
                 return [engine.InjectionRefused() if code in _REFUSED_INJECTIONS else engine.EngineWarned(code)]
@@ -249,6 +250,14 @@ def _functions(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [item for item in functions if isinstance(item, dict)] if isinstance(functions, list) else []
 
 
+def first_think(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model in a Settings message, the first one if it has fallbacks; empty if it has none."""
+    agent = settings.get("agent")
+    think = agent.get("think") if isinstance(agent, dict) else None
+    first = think[0] if isinstance(think, list) and think else think
+    return first if isinstance(first, dict) else {}
+
+
 def _message(event: EngineEvent) -> dict[str, Any]:
     match event:
         case engine.EngineGreeted(request_id):
@@ -275,7 +284,7 @@ def _message(event: EngineEvent) -> dict[str, Any]:
             return {"type": "LatencyReport", **{name: value for name, value in figures.items() if value is not None}}
         case engine.EngineWarned(code):
             return {"type": "Warning", "code": code, "description": ""}
-        case engine.EngineFailed(code):
-            return {"type": "Error", "code": code, "description": ""}
+        case engine.EngineFailed(code, retryable):
+            return {"type": "Error", "code": code, "description": "", "retryable": retryable}
         case _:
             return {"type": _TYPES_WITHOUT_FIELDS[event]}

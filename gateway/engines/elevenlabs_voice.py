@@ -1,8 +1,8 @@
 """
 ElevenLabs' voices, without I/O: the socket multi-stream-input with mu-law and the times of characters.
 
-Each text has a context of its own, so that its end is known and an interrupted one can be left behind. A socket takes
-five contexts at a time, those included whose last audio is still being made.
+Each text has a context of its own, so that its end is known and an interrupted one can be left behind. A socket accepts
+five contexts at a time, including those whose last audio is still being generated.
 """
 
 from collections.abc import Mapping, Sequence

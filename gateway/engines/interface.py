@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 from gateway.agents import Agent
 from gateway.errors import EngineError, EngineRefused
 from gateway.extras import how_to_install
-from gateway.llm.chat import LlmEndpoint
+from gateway.llm.chat import LlmEndpoint, ModelName
 from gateway.metrics import ADDED_DELAY
 
 MEASURED_CHUNKS: Final = 50
@@ -331,6 +331,9 @@ class VoiceEngine(Protocol):
     has_llm: bool
     """Whether it brings a language model, so that agents need none of their own."""
 
+    def own_model(self, agent: Agent) -> ModelName | None:
+        """The model that it runs for this agent; None if the agent's own language model answers."""
+
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
         """
         Open a session and send it its settings; `SettingsApplied` follows.
@@ -371,6 +374,9 @@ class NoEngine:
     name = "not set up"
     has_llm = True
     is_ready = True
+
+    def own_model(self, agent: Agent) -> ModelName | None:
+        return None
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
         raise EngineRefused("no voice engine is set up")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
+from gateway.agents import Agent
 from gateway.audio import BYTES_PER_SECOND
 from gateway.engines import interface as engine
 from gateway.engines.deepgram_codec import DeepgramCodec
@@ -19,6 +20,7 @@ from gateway.engines.interface import AgentAudioOutput, AgentSettings, EngineEve
 from gateway.engines.realtime_codec import RealtimeCodec, append_audio
 from gateway.engines.realtime_dialect import Dialect
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, RemoteProtocolError
+from gateway.llm.chat import ModelName
 from gateway.settings import Secret
 from gateway.text.turn_taking import is_backchannel
 from gateway.websocket.interface import NORMAL, Connector, Socket, SocketOwner
@@ -62,6 +64,11 @@ class RealtimeEngine:
         self._dialect = dialect
         self._timeouts = timeouts
         self._warned: set[str] = set()
+
+    def own_model(self, agent: Agent) -> ModelName | None:
+        """Of the address. It takes no other, not even the agent's own."""
+        query = parse_qs(urlsplit(self._url).query)
+        return ModelName(self.name, [*query.get("model", ()), *query.get("deployment", ())][0])
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> engine.EngineSession:
         session = RealtimeSession(self, load_settings, events, self._timeouts)

@@ -51,7 +51,7 @@ class Dialect:
         agent = settings.agent
         options: dict[str, Any] = dict(agent.realtime.get(self.name, {}))
         voice = options.get("voice") or agent.speak.get("model", "")
-        if str(voice).startswith(_DEEPGRAM_VOICES) or voice in self.foreign_voices:
+        if str(voice).startswith(_DEEPGRAM_VOICES) or str(voice) in self.foreign_voices:
             voice = self.voice
         listening: dict[str, Any] = {"format": {"type": PCMU}}
         if (transcription := options.get("transcription", self.transcription)) is not False:
@@ -107,7 +107,7 @@ class Dialect:
         return ""
 
 
-_OPENAI_VOICES: Final = frozenset("alloy ash ballad coral echo sage shimmer verse marin cedar".split())
+OPENAI_VOICES: Final = frozenset("alloy ash ballad coral echo sage shimmer verse marin cedar".split())
 OPENAI: Final = Dialect(
     "openai", "gpt-realtime-2.1", "marin", "gpt-transcribe", "keywords", "language", frozenset({"eve", "ara", "rex"})
 )
@@ -118,7 +118,7 @@ XAI: Final = Dialect(
     "grok-transcribe",
     "keyterms",
     "language_hint",
-    _OPENAI_VOICES,
+    OPENAI_VOICES,
     is_flat=True,
     has_semantic_vad=False,
     speaks_verbatim=True,

@@ -10,7 +10,6 @@ its name. Nothing else in the gateway depends on which engine it is.
 import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.agents import Agent
@@ -33,19 +32,57 @@ MakeEngine = Callable[[Settings, Connector], VoiceEngine]
 """Makes an engine. Raises SettingsError, with one line, for what a person has to correct."""
 
 
-@dataclass(frozen=True)
 class EngineDirectory:
     """The engines in use, and those of each agent in order of preference."""
 
-    engines: Mapping[str, GuardedEngine]
-    """By name: those that VOICE_ENGINE or an agent names, and no others."""
-    by_agent: Mapping[str, tuple[GuardedEngine, ...]]
-    """By the agent's name."""
+    def __init__(
+        self, settings: Settings, agents: Iterable[Agent], connect: Connector, makers: Mapping[str, MakeEngine]
+    ) -> None:
+        """Raises SettingsError as `check` does."""
+        self.engines: dict[str, GuardedEngine] = {}
+        """By name: those that VOICE_ENGINE or an agent names, and no others."""
+        self.by_agent: dict[str, tuple[GuardedEngine, ...]] = {}
+        """By the agent's name."""
+        self._settings = settings
+        self._connect = connect
+        self._makers = makers
+        self._started: asyncio.Queue[GuardedEngine] = asyncio.Queue()
+        """Engines that `run` has to start."""
+        self._default = "VOICE_ENGINE" if settings.voice_engine else ""
+        if self._default:
+            for name in settings.engines:
+                self._make(name, self._default)
+        for agent in agents:
+            self.prepare(agent)
+        self._awaited = frozenset(self.engines.values())
+        """Those that have to start before the gateway is ready."""
+
+    def check(self, agent: Agent) -> None:
+        """Raise SettingsError for an engine that is unknown or not set up, with the setting that names it."""
+        EngineDirectory(self._settings, [agent], self._connect, self._makers)
+
+    def prepare(self, agent: Agent) -> None:
+        """Make the agent's engines, as far as they do not exist yet. One that no agent has any more keeps running."""
+        self.by_agent[agent.name] = self.of(agent)
+
+    @property
+    def default_names(self) -> tuple[str, ...]:
+        """The engines of an agent that names none."""
+        return tuple(self._settings.engines)
+
+    @property
+    def usable_names(self) -> list[str]:
+        """The engines that an agent can name: those whose key is set, or that are installed."""
+        names = [name for name in self._makers if self._settings.has_engine_key(name)]
+        return [name for name in names if name != "local" or is_installed("local")]
 
     @property
     def is_ready(self) -> bool:
-        """Whether each agent has an engine that has started."""
-        return all(any(one.engine.is_ready for one in engines) for engines in self.by_agent.values())
+        """Whether each agent has an engine that has started. One that was made at run time holds up no other agent."""
+        return all(
+            any(one.engine.is_ready or one not in self._awaited for one in engines)
+            for engines in self.by_agent.values()
+        )
 
     def has_llm(self, agent: str) -> bool:
         """Whether the agent needs no language model of its own."""
@@ -59,10 +96,49 @@ class EngineDirectory:
         return {**first.engine.health(), **({"engines": states} if states else {})}
 
     async def run(self) -> None:
-        """Background work of all engines, until cancelled."""
+        """Background work of all engines, also of those that are made later, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for one in self.engines.values():
+            while True:
+                one = await self._started.get()
                 group.create_task(one.engine.run(), name=one.name)
+
+    # Making
+
+    def of(self, agent: Agent) -> tuple[GuardedEngine, ...]:
+        """The engines of this version of the agent. Raises SettingsError for one that was not prepared."""
+        own = f"gateway.toml, [agents.{agent.name}]: engine"
+        named, where = (agent.engines, own) if agent.engines else (self._settings.engines, self._default)
+        return tuple(
+            self._make_combined(name, where, agent) if "+" in name else self._make(name, where) for name in named
+        )
+
+    def _make(self, name: str, where: str) -> GuardedEngine:
+        known = self.engines.get(name)
+        if known is not None and not (where and isinstance(known.engine, NoEngine)):
+            return known
+        if name not in self._makers:
+            raise SettingsError(f"{where} is {name!r}; use one of: {', '.join(sorted(self._makers))}")
+        if not self._settings.has_engine_key(name):
+            raise SettingsError(f"{where} is {name} but {ENGINE_KEYS[name]} is not set")
+        if name == "local" and not is_installed("local"):
+            if where:
+                raise SettingsError(f"{where} is local but its packages are missing; run: {how_to_install('local')}")
+            return self._kept(name, NoEngine)
+        return self._kept(name, lambda: self._makers[name](self._settings, self._connect))
+
+    def _make_combined(self, name: str, where: str, agent: Agent) -> GuardedEngine:
+        """Recogniser and voice, which agents share that have the same language and patience."""
+        options = [agent.language] * (agent.language != "en") + [agent.patience] * (agent.patience != "normal")
+        key = " ".join([name, *options])
+        local = functools.partial(_local_parts, self._make, where)
+        services = SpeechServices(self._settings, self._connect, local, where, agent)
+        return self._kept(key, lambda: services.engine(key, *name.split("+", 1)))
+
+    def _kept(self, key: str, make: Callable[[], VoiceEngine]) -> GuardedEngine:
+        if key not in self.engines:
+            self.engines[key] = GuardedEngine(make())
+            self._started.put_nowait(self.engines[key])
+        return self.engines[key]
 
 
 def make_engines(
@@ -73,42 +149,7 @@ def make_engines(
 
     Raises SettingsError for an engine that is unknown or not set up, with the setting that names it.
     """
-    made: dict[str, GuardedEngine] = {}
-
-    def make(name: str, where: str) -> GuardedEngine:
-        if name not in makers:
-            raise SettingsError(f"{where} is {name!r}; use one of: {', '.join(sorted(makers))}")
-        if not settings.has_engine_key(name):
-            raise SettingsError(f"{where} is {name} but {ENGINE_KEYS[name]} is not set")
-        if name == "local" and not is_installed("local"):
-            if where:
-                raise SettingsError(f"{where} is local but its packages are missing; run: {how_to_install('local')}")
-            return made.setdefault(name, GuardedEngine(NoEngine()))
-        if name not in made:
-            made[name] = GuardedEngine(makers[name](settings, connect))
-        return made[name]
-
-    def make_combined(name: str, where: str, agent: Agent) -> GuardedEngine:
-        """Recogniser and voice, which agents share that have the same language and patience."""
-        options = [agent.language] * (agent.language != "en") + [agent.patience] * (agent.patience != "normal")
-        key = " ".join([name, *options])
-        if key not in made:
-            services = SpeechServices(settings, connect, functools.partial(_local_parts, make, where), where, agent)
-            made[key] = GuardedEngine(services.engine(key, *name.split("+", 1)))
-        return made[key]
-
-    by_agent = {}
-    default = "VOICE_ENGINE" if settings.voice_engine else ""
-    if default:
-        for name in settings.engines:
-            make(name, default)
-    for agent in agents:
-        own = f"gateway.toml, [agents.{agent.name}]: engine"
-        named, where = (agent.engines, own) if agent.engines else (settings.engines, default)
-        by_agent[agent.name] = tuple(
-            make_combined(name, where, agent) if "+" in name else make(name, where) for name in named
-        )
-    return EngineDirectory(made, by_agent)
+    return EngineDirectory(settings, agents, connect, makers)
 
 
 def _local_parts(make: Callable[[str, str], GuardedEngine], where: str) -> LocalSpeech:

@@ -20,22 +20,8 @@ from gateway.engines.realtime_dialect import OPENAI
 
 def settings_problem(engine: str, agent: Agent) -> str:
     """The first field that the SDK's types do not accept; empty if there is none, or no SDK."""
-    settings = AgentSettings(agent, agent.prompt, agent.greeting)
-    model: type[BaseModel]
-    if engine == "deepgram" and find_spec("deepgram") is not None:
-        from deepgram.agent.v1.types import AgentV1Settings
-
-        model, message = AgentV1Settings, DeepgramCodec().settings(settings)
-    elif engine == "openai" and find_spec("openai") is not None:
-        from openai.types.realtime import SessionUpdateEvent
-
-        codec = RealtimeCodec(OPENAI)
-        codec.configure(settings)
-        model, message = SessionUpdateEvent, codec.outgoing[0]
-    else:
-        return ""
     try:
-        checked = model.model_validate(orjson.loads(message))
+        checked = _message(engine, agent)
     except ValidationError as error:
         # In a union, models of other types complain of the type or the version.
         problems = error.errors()
@@ -43,6 +29,22 @@ def settings_problem(engine: str, agent: Agent) -> str:
         place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
         return f"{'.'.join(place)}: {first['msg'].lower()}"
     return next((f"{name}: unknown" for name in _unknown_fields(checked) if engine == "openai"), "")
+
+
+def _message(engine: str, agent: Agent) -> BaseModel | None:
+    """The message that configures a session, by the SDK's types; None without an SDK. Raises ValidationError."""
+    settings = AgentSettings(agent, agent.prompt, agent.greeting)
+    if engine == "deepgram" and find_spec("deepgram") is not None:
+        from deepgram.agent.v1.types import AgentV1Settings
+
+        return AgentV1Settings.model_validate(orjson.loads(DeepgramCodec().settings(settings)))
+    if engine == "openai" and find_spec("openai") is not None:
+        from openai.types.realtime import SessionUpdateEvent
+
+        codec = RealtimeCodec(OPENAI)
+        codec.configure(settings)
+        return SessionUpdateEvent.model_validate(orjson.loads(codec.outgoing[0]))
+    return None
 
 
 def _unknown_fields(value: Any, path: str = "") -> Iterator[str]:

@@ -2,8 +2,8 @@
 Recognisers and voices of streaming services: one WebSocket per call and part.
 
 A lost socket is opened again within the call. The recogniser gets the audio of the unfinished turn once more, the voice
-the texts that it has not finished, so that neither a turn nor a sentence is lost. What a service's messages look like
-is known by its codec alone.
+the texts that it has not finished, so that neither a turn nor a sentence is lost. Only its codec
+knows the messages of a service.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ from datetime import tzinfo
 from typing import Any, Final
 
 from gateway.finalization.summary.call_summary import CallSummary
+from gateway.memory.facts import stated_name
 from gateway.memory.identity import SpeakerTracker
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.summary_parser import NAME_FROM_EARLIER_CALL, NOTHING_TO_NOTE
@@ -53,24 +54,33 @@ def speakers(turns: Iterable[Turn], *, silence: float, known_name: str = "") -> 
 
 
 def archive_text(lines: Sequence[SpokenLine]) -> str:
-    """One `SPEAKER: text` line per turn, in the order spoken."""
-    return "".join(f"{line.speaker.upper()}: {line.text}\n" for line in lines)
+    """One `SPEAKER: text` line per turn, in the order spoken. The speaker is CALLER, AGENT or OPERATOR."""
+    return "".join(f"{'OPERATOR' if line.by_operator else line.speaker.upper()}: {line.text}\n" for line in lines)
 
 
-def call_document(
-    session: VoiceSession, summary: CallSummary, zone: tzinfo | None, *, with_facts: bool = False
-) -> NewDocument:
+def archived_lines(text: str) -> list[SpokenLine]:
+    """The turns of an archived transcript."""
+    pairs = (line.partition(": ")[::2] for line in text.splitlines() if line)
+    return [
+        SpokenLine("caller" if speaker == "CALLER" else "agent", words, by_operator=speaker == "OPERATOR")
+        for speaker, words in pairs
+    ]
+
+
+def call_document(session: VoiceSession, summary: CallSummary, zone: tzinfo | None) -> NewDocument:
     """
     The document of one call. Its `source_id` is the session, so that there is never a second one.
 
-    `with_facts`: include the caller's facts, for a store that keeps them nowhere else.
+    The lasting facts of the call are among its important facts; the fact store strikes them when they are replaced or
+    deleted.
     """
-    learned = [fact.text for fact in summary.caller_facts] if with_facts else []
     title = f"Voice Call Summary — {session.started_at.astimezone(zone):%Y-%m-%d %I:%M %p}"
     minutes, seconds = divmod(round(max(session.seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     is_relative = any(relation_to_known(turn.text) for turn in session.turns if turn.speaker is Speaker.CALLER)
-    name = resolve(session.known_name, summary.caller_name, is_relative=is_relative)
+    name = _corrected_name(summary) or resolve(session.known_name, summary.caller_name, is_relative=is_relative)
+    lasting = [fact.text for fact in summary.caller_facts]
+    facts = _without_restated(summary.facts, lasting, name)
     noted = (summary.topics, summary.decisions, summary.action_items, summary.facts)
     context = summary.context or ("" if any(noted) else NOTHING_TO_NOTE)
     lines = [
@@ -83,7 +93,7 @@ def call_document(
         *_section("Topics Discussed", summary.topics),
         *_section("Key Decisions", summary.decisions),
         *_section("Action Items", [f"[ ] {item}" for item in summary.action_items]),
-        *_section("Important Facts", summary.facts),
+        *_section("Important Facts", facts),
         *["", "### Context for Next Call", *([context] if context else [])],
     ]
     metadata: dict[str, Any] = {
@@ -100,13 +110,20 @@ def call_document(
         metadata[NAME_FROM_EARLIER_CALL] = True
     return NewDocument(
         title=title,
-        content=add_facts("\n".join(lines) + "\n", learned),
+        content=add_facts("\n".join(lines) + "\n", lasting),
         source=SOURCE,
         tags=("voice-session", "deepclaw", "phone-call", f"agent:{session.agent}", f"caller:{session.caller}"),
         created_at=session.started_at,
         metadata=metadata,
         source_id=session.id,
     )
+
+
+def _without_restated(items: Sequence[str], facts: Sequence[str], name: str) -> list[str]:
+    """The items without those that say a fact with its subject: "Ana has a dog" beside "Has a dog"."""
+    subjects = {"the caller", "caller", *filter(None, (name.casefold(), name.casefold().partition(" ")[0]))}
+    restated = {f"{subject} {fact.casefold().rstrip('.')}" for subject in subjects for fact in facts}
+    return [item for item in items if item.casefold().rstrip(".") not in restated]
 
 
 def add_facts(content: str, facts: Sequence[str]) -> str:
@@ -119,9 +136,15 @@ def add_facts(content: str, facts: Sequence[str]) -> str:
     return "\n".join([*lines[:end], *new, *lines[end:]]) + "\n"
 
 
+def _corrected_name(summary: CallSummary) -> str:
+    """The name that replaces a known one, if the caller said so."""
+    replacing = (stated_name(fact.text) for fact in summary.caller_facts if fact.relation == "replaces")
+    return next(filter(None, replacing), "")
+
+
 def _section(heading: str, items: Sequence[str]) -> list[str]:
     return ["", f"### {heading}", *(f"- {item}" for item in items)]
 
 
 def _line(turn: Turn, text: str) -> SpokenLine:
-    return SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", text)
+    return SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", text, by_operator=turn.by_operator)

@@ -124,18 +124,14 @@ class JobTable:
         rows = await self._store.look(lambda connection: _rows(connection, "WHERE session_id = ?", session_id))
         return _readable(rows[0]) if rows else None
 
-    async def waiting(self, limit: int) -> list[tuple[str, str]]:
-        """The session ids of the oldest jobs, each with its permanent error; empty for one that is under way."""
-        query = "SELECT session_id, problem FROM finalization_jobs ORDER BY rowid LIMIT ?"
-        return await self._store.fetch(query, limit)
-
-    async def unfinished(self) -> list[FinalizationJob]:
-        """All jobs, the oldest first. A row that cannot be read is left alone and logged."""
-        return [job for row in await self._store.look(_rows) if (job := _readable(row)) is not None]
+    async def unfinished(self, limit: int = -1) -> list[FinalizationJob]:
+        """All jobs or some, the oldest first. A row that cannot be read is left alone and logged."""
+        rows = await self._store.look(lambda connection: _rows(connection, limit=limit))
+        return [job for row in rows if (job := _readable(row)) is not None]
 
 
-def _rows(connection: Connection, which: str = "", *values: str) -> list[dict[str, Any]]:
-    cursor = connection.execute(f"SELECT * FROM finalization_jobs {which} ORDER BY rowid", values)
+def _rows(connection: Connection, which: str = "", *values: str, limit: int = -1) -> list[dict[str, Any]]:
+    cursor = connection.execute(f"SELECT * FROM finalization_jobs {which} ORDER BY rowid LIMIT ?", (*values, limit))
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 

@@ -187,12 +187,15 @@ class FinalizationSteps:
             if self._rules(session).counts_repeat_callers and session.id not in {call.session_id for call in earlier}:
                 self._count(session, earlier)
 
-    async def notify(self, job: FinalizationJob) -> None:
-        """The webhooks about the finished call, in the outbox."""
-        if job.session.voicemail is Voicemail.LEFT and self.webhooks.wants(job.session.agent, VOICEMAIL_LEFT):
+    async def notify(self, job: FinalizationJob) -> bool:
+        """The webhooks about the finished call, in the outbox. Returns whether there were any."""
+        agent = job.session.agent
+        left = job.session.voicemail is Voicemail.LEFT and self.webhooks.wants(agent, VOICEMAIL_LEFT)
+        if left:
             await self.webhooks.add(voicemail_left(job.session))
-        if self.webhooks.wants(job.session.agent, CALL_ENDED):
-            await self.webhooks.add(call_ended(job.session, job.summary))
+        if ended := self.webhooks.wants(agent, CALL_ENDED):
+            await self.webhooks.add(call_ended(job.session, job.summary, self._rules(job.session).fields))
+        return left or ended
 
     def _count(self, session: VoiceSession, earlier: Sequence[FinishedCall]) -> None:
         """Update the metrics of repeat callers."""
@@ -219,6 +222,7 @@ class FinalizationSteps:
         new = self.document(job.session, summary)
         await self.jobs.save(job)  # raises if another node runs the job by now
         await self.memory.documents.replace(job.document_id, new.content, title=new.title)
+        await self.memory.calls.summary_rewritten(job.session.id, summary.written_by)
         job.summary, job.version = summary, job.version + 1
         await self.jobs.save(job)
 
@@ -230,7 +234,7 @@ class FinalizationSteps:
         """The document in the remote store, once. Returns whether it was due. Raises StoreError."""
         if self.remem is None or job.summary is None or not self.remote_due(job):
             return False
-        new, version = self.document(job.session, job.summary, with_facts=True), job.version
+        new, version = self.document(job.session, job.summary), job.version
         if job.remote_version == 0 and job.remote_sent:
             # The answer to an earlier attempt was lost. Its document may not be indexed yet, or still be on its way
             # from a node that ran this job before. So it counts as missing only after two searches.
@@ -280,8 +284,8 @@ class FinalizationSteps:
         rest = summary.context if summary.written_by != EXTRACTIVE else ""
         return replace(summary, context=f"A message was left on the voicemail: {said} {rest}".rstrip())
 
-    def document(self, session: VoiceSession, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
-        return call_document(session, summary, self._rules(session).timezone, with_facts=with_facts)
+    def document(self, session: VoiceSession, summary: CallSummary) -> NewDocument:
+        return call_document(session, summary, self._rules(session).timezone)
 
     def _rules(self, session: VoiceSession) -> AgentRules:
         return self.agents.get(session.agent, AgentRules())

@@ -1,5 +1,5 @@
 """
-Webhooks: signed messages to the operator's server when a call ends, and at other moments that an agent names.
+Webhooks: signed messages to the operator's server when a call ends, and for other events that an agent selects.
 
 Messages are rows of an outbox. Each is stored before it is sent, and sent until the server accepts it, so a killed
 process or an outage loses none; it keeps its `webhook-id` on every attempt. Signed as Standard Webhooks specifies
@@ -12,7 +12,7 @@ import base64
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from secrets import token_bytes
@@ -25,6 +25,7 @@ import orjson
 from gateway.agents import WEBHOOK_EVENTS
 from gateway.errors import SettingsError, StoreError
 from gateway.finalization.summary.call_summary import CallSummary
+from gateway.invocation import command
 from gateway.memory.stores.database import Connection, tables
 from gateway.memory.stores.store import MemoryStore
 from gateway.metrics import WEBHOOKS
@@ -282,7 +283,7 @@ def check_secrets(secrets: Sequence[Secret]) -> None:
             Webhook(secret.reveal())
         except Exception:  # an error of base64, or of the library's own; the text may quote the secret
             raise SettingsError(
-                "WEBHOOK_SECRET must be like whsec_ and base64; make one with: gateway webhook secret"
+                f"WEBHOOK_SECRET must be whsec_ followed by base64; make one with: {command('webhook secret')}"
             ) from None
 
 
@@ -303,8 +304,12 @@ def signed_headers(secrets: Sequence[Secret], message_id: str, body: str, now: d
     }
 
 
-def call_ended(session: VoiceSession, summary: CallSummary | None) -> WebhookMessage:
-    """The message about a finished call. Without a summary, the call has left no document."""
+def call_ended(session: VoiceSession, summary: CallSummary | None, fields: Iterable[str] = ()) -> WebhookMessage:
+    """
+    The message about a finished call. Without a summary, the call has left no document.
+
+    `fields`: what the agent asks for; every one of them is in the message, None if there is no value.
+    """
     notes = {name: value for name, value in asdict(summary).items() if name in _NOTES} if summary else None
     content = {
         "session": session.id,
@@ -327,7 +332,7 @@ def call_ended(session: VoiceSession, summary: CallSummary | None) -> WebhookMes
             {"text": fact.text, "type": fact.type, "confidence": fact.confidence}
             for fact in (summary.caller_facts if summary else ())
         ],
-        "fields": dict(summary.fields) if summary else {},
+        "fields": {**dict.fromkeys(fields), **(summary.fields if summary else {})},
         "usage": session.usage,
     }
     return WebhookMessage(CALL_ENDED, session.id, session.agent, session.caller, content)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ STEPS: Final = {
     "write_document": "document",
     "send_remote": "remote document",
     "upgrade": "better summary",
-    "list_call": "book of calls",
+    "list_call": "call list",
     "learn_facts": "facts",
     "note_topics": "topics",
     "notify": "webhook",
@@ -450,11 +451,12 @@ class _JobRunner:
         An error is logged once, and again when its type changes.
         """
         name = STEPS.get(step.__name__, step.__name__.strip("_"))
-        logged, attempts = "", 0
+        logged, attempts, began_at = "", 0, time.monotonic()
 
         def publish(state: str, **fields: str | bool) -> None:
             if step.__name__ in STEPS:
-                self.events.publish("step", step=name, state=state, **fields)
+                seconds = round(time.monotonic() - began_at, 3)
+                self.events.publish("step", step=name, state=state, seconds=seconds, **fields)
 
         while True:
             try:
@@ -473,7 +475,7 @@ class _JobRunner:
                 if logged != type(error).__name__:
                     logged = type(error).__name__
                     reason = str(error) if isinstance(error, GatewayError) else f"{logged}: {error}"
-                    WATCHDOG.labels("ending step waits").inc()
+                    WATCHDOG.labels("finalization step retried").inc()
                     self.log.warning("finalization step will be retried", extra={"step": name, "reason": reason})
                     publish("waits", reason=reason)
                 await self._pause(attempts, getattr(error, "retry_after", None))

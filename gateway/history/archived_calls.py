@@ -64,7 +64,7 @@ class ArchivedCalls:
         return _archived_call(*rows[0]) if len(rows) == 1 else None
 
     async def drop_document(self, session_id: str) -> int:
-        """Delete the document of a call that was reverted, and keep its row. Returns how many there were."""
+        """Delete the document of a call that was reverted, with its name; keep its row. Returns how many there were."""
 
         def work(connection: Connection) -> int:
             query = "SELECT content FROM archived_calls WHERE session_id = ?"
@@ -72,7 +72,7 @@ class ArchivedCalls:
             stored = _unpacked(row[0]) if row else {}
             if not stored.get("document"):
                 return 0
-            content = _packed({**stored, "title": "", "document": ""})
+            content = _packed({**stored, "call": {**stored["call"], "caller_name": ""}, "title": "", "document": ""})
             connection.execute("UPDATE archived_calls SET content = ? WHERE session_id = ?", (content, session_id))
             return 1
 

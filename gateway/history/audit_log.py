@@ -76,6 +76,7 @@ class AuditAction(enum.StrEnum):
     LINK_CREATE = "link.create"
     LINK_USE = "link.use"
     PERSONA_ADD = "persona.add"
+    AGENT_CHANGE = "agent.change"
     DOCUMENT_CHANGE = "document.change"
     DOCUMENT_DELETE = "document.delete"
     TOKEN_CREATE = "token.create"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ import orjson
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.stores.database import tables
+from gateway.response_time import ResponseTime
 from gateway.session import Consent, Speaker, TrustLevel, Turn, Voicemail, VoiceSession
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact_lines
@@ -126,11 +127,10 @@ class RecoveredCall:
 
 @dataclass(frozen=True)
 class LoggedTurn:
-    """A turn with the latency of the answer: seconds from the end of the caller's speech, by stage."""
+    """A turn, and the response time of an answer if it is known."""
 
     turn: Turn
-    latency: float | None = None
-    stages: Mapping[str, float | None] = field(default_factory=dict)
+    response: ResponseTime | None = None
 
 
 class CallLog:
@@ -220,6 +220,11 @@ class CallLog:
             answers: dict[int, bool] = {}  # whether the answer of that number is retracted
             for id_, position, stored in connection.execute(query, (row.session,)).fetchall():
                 match orjson.loads(stored):
+                    case {"event": "function_finished", "arguments": _, "result": _, **others}:
+                        # It may quote what was retracted.
+                        entry = orjson.dumps(others | {"event": "function_finished"}).decode()
+                        connection.execute("UPDATE entries SET entry = ? WHERE id = ?", (entry, id_))
+                        gone = False
                     case {"event": "turn", "speaker": "caller", "at": at}:
                         gone = f"caller {at}" in names
                     case {"event": "turn", "answer": answer, "at": at}:
@@ -336,16 +341,26 @@ def turns_from_rows(rows: Iterable[Row]) -> list[LoggedTurn]:
                 if row.get("late"):
                     turns = dict(sorted(turns.items(), key=lambda item: item[1].turn.at))
             case {"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at}:
-                turn = Turn(Speaker.AGENT, text, datetime.fromisoformat(at))
-                logged = LoggedTurn(turn, row.get("latency"), row.get("stages") or {})
+                by_operator = row.get("by_operator", False)
+                turn = Turn(Speaker.AGENT, text, datetime.fromisoformat(at), by_operator=by_operator)
+                logged = LoggedTurn(turn, _response_time(row))
                 if before := turns.get(answer):
                     turn = replace(before.turn, text=f"{before.turn.text} {text}", unheard="")
-                    logged = replace(before if before.stages else logged, turn=turn)
+                    logged = LoggedTurn(turn, before.response or logged.response)
                 turns[answer] = logged
+            case {"event": "answer_started", "answer": answer} if answer in turns:
+                before = turns[answer]
+                turns[answer] = replace(before, response=before.response or _response_time(row))
             case {"event": "interruption", "heard": heard, "unheard": unheard, "answer": answer} if answer in turns:
                 before = turns[answer]
                 turns[answer] = replace(before, turn=replace(before.turn, text=heard, unheard=unheard))
     return list(turns.values())
+
+
+def _response_time(row: Row) -> ResponseTime | None:
+    if row.get("latency") is None:
+        return None
+    return ResponseTime.from_json({**row["stages"], "counted_from": row.get("counted_from")})
 
 
 def rows_of_turns(turns: Sequence[Turn], *, open_answer: int | None = None) -> list[Row]:
@@ -360,6 +375,7 @@ def rows_of_turns(turns: Sequence[Turn], *, open_answer: int | None = None) -> l
         if turn.speaker is Speaker.AGENT:
             row["answer"] = open_answer if open_answer is not None and number == len(turns) else -number
             row["text"] = turn.text if turn.heard else f"{turn.text} {turn.unheard}".strip()
+            row |= {"by_operator": True} if turn.by_operator else {}
         rows.append(row)
         if not turn.heard:
             rows.append({"event": "interruption", "heard": turn.text, "unheard": turn.unheard, "answer": row["answer"]})
@@ -525,7 +541,7 @@ class _Writer:
                         waiting.remove(work)
                 continue
             if failing:
-                _log.info("call log is written again", extra={"file": self._path.name})
+                _log.info("call log can be written again", extra={"file": self._path.name})
             failing = False
             for item in waiting:
                 if isinstance(item, asyncio.Future):

@@ -38,7 +38,7 @@ from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerStateStore
 from gateway.memory.stores.database import Connection
-from gateway.memory.stores.documents import carrying
+from gateway.memory.stores.documents import BY_SOURCE_ID, carrying
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
 
@@ -411,10 +411,12 @@ def holding(words: Sequence[str], locations: DataLocations) -> list[Path]:
 
 
 def _delete_documents(connection: Connection, session_id: str, agent: str) -> int:
-    """Delete a call's documents, and keep a late retry of its job from saving state."""
+    """Delete a call's documents and the name in them, and keep a late retry of its job from saving state."""
     connection.execute("INSERT INTO caller_state_saves VALUES (?, ?) ON CONFLICT DO NOTHING", (session_id, agent))
     connection.execute("DELETE FROM webhook_messages WHERE session_id = ?", (session_id,))
-    return connection.execute("DELETE FROM documents WHERE source_id = ?", (session_id,)).rowcount
+    statement = "UPDATE call_details SET caller_name = '', folded_name = '' WHERE session_id = ?"
+    connection.execute(statement, (session_id,))
+    return connection.execute(f"DELETE FROM documents WHERE {BY_SOURCE_ID}", (session_id,)).rowcount
 
 
 def _delete_jobs(connection: Connection, sessions: Iterable[str]) -> int:

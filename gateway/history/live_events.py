@@ -17,16 +17,18 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, RecoveredCall, Row, rows_beside_turns
+from gateway.llm.chat import ModelAttempt, ModelName
+from gateway.response_time import STAGES, ResponseTime
 from gateway.session import Consent, TrustLevel, Voicemail, VoiceSession
 
 EVENTS: Final = (
-    "dialling unanswered ringing refused answered memory turn interruption function_called function_finished "
-    "engine_lost engine_back media_lost voicemail error hangup step summary finished"
+    "dialling unanswered ringing refused answered memory turn answer_started model_finished interruption "
+    "function_called function_finished engine_lost engine_back media_lost voicemail error hangup step summary finished"
 ).split()
 """All events. docs/http-api.md says what they mean and which fields they have."""
 
 MAX_UNSTORED: Final = 1000
-_PRIVATE: Final = ("caller", "text", "heard", "unheard")
+_PRIVATE: Final = ("caller", "text", "heard", "unheard", "arguments", "result")
 
 ShareEvent = Callable[[bytes], None]
 """Sends an event, as JSON, to other nodes. Returns at once."""
@@ -180,6 +182,8 @@ class CallEvents:
         self._held: dict[str, Any] | None = None
         """The first piece of an answer, until its latency is known."""
         self._held_row: LogRow | None = None
+        self._awaits_audio: int | None = None
+        """The number of an answer whose text was published before its audio was sent."""
         self._sounded = False
         self._latency: dict[str, Any] = {}
 
@@ -198,19 +202,22 @@ class CallEvents:
         self._share_row(turn)
         self._publish(turn)
         if not is_late:
-            self._sounded, self._latency = False, {}
+            self.turn_ended()
 
-    def agent_said(self, answer: int, text: str, at: datetime) -> None:
+    def agent_said(self, answer: int, text: str, at: datetime, *, by_operator: bool = False) -> None:
         """
         A piece of the agent's answer of that number.
 
-        The first one is stored at once and published when its audio has been sent, and so with its latency.
+        The first piece is stored at once. It is published with its latency, when its audio has been sent, unless
+        something else is published first: then the latency follows as an event of its own.
         """
         self._release_held()
+        self._awaits_audio = None
         piece = {"event": "turn", "at": at.isoformat(), "speaker": "agent", "text": text, "answer": answer}
+        piece |= {"by_operator": True} if by_operator else {}
         self._share_row(piece)
         if self._sounded:
-            self._publish(piece | self._latency)
+            self._publish(piece if by_operator else piece | self._latency)
             self._latency = {}
             return
         self._held = piece
@@ -263,15 +270,38 @@ class CallEvents:
 
     # Latency
 
-    def first_audio_sent(self, stages: Mapping[str, float | None] | None) -> None:
-        """The first audio of an answer has left. `stages` is None for a greeting, which answers nothing."""
+    def turn_ended(self) -> None:
+        """The caller's turn is over; its text may come later than the answer to it."""
+        self._sounded, self._latency, self._awaits_audio = False, {}, None
+
+    def first_audio_sent(self, measured: ResponseTime | None, model: ModelName | None = None) -> None:
+        """
+        The first audio of an answer has left. None for a greeting, which answers nothing.
+
+        `model`: of the engine, if that one answers.
+        """
         self._sounded = True
-        latency = {"latency": stages["first_frame"], "stages": dict(stages)} if stages is not None else {}
+        latency: dict[str, Any] = {}
+        if measured is not None:
+            stages = {stage: getattr(measured, stage) for stage in STAGES}
+            latency = {"latency": measured.first_frame, "counted_from": measured.counted_from, "stages": stages}
+            latency |= model._asdict() if model is not None else {}
         if self._held is not None:
             self._held |= latency
             self._release_held()
+            self._awaits_audio = None
+        elif self._awaits_audio is not None and latency:
+            self.publish("answer_started", answer=self._awaits_audio, **latency)
+            self._awaits_audio = None
         else:
             self._latency = latency
+
+    def model_finished(self, attempt: ModelAttempt) -> None:
+        """A request to a language model of the agent is over. Published beside an answer that is held."""
+        fields = {"outcome": attempt.outcome, "error": attempt.error, "seconds": attempt.seconds}
+        at = datetime.now(UTC).isoformat()
+        about = {**attempt.model._asdict(), **fields, "first_token": attempt.first_token}
+        self._publish({"event": "model_finished", "at": at, **about})
 
     @property
     def _stores_words(self) -> bool:
@@ -293,6 +323,7 @@ class CallEvents:
         held, row = self._held, self._held_row
         self._held = self._held_row = None
         if held is not None:
+            self._awaits_audio = held["answer"]
             self._publish(held, row)
 
     def _publish(self, event: dict[str, Any], held: LogRow | None = None) -> None:

@@ -1,5 +1,5 @@
 """
-Queries over past calls: a list, one call with everything, and the latency of answers.
+Queries over past calls: a list, one call with everything, and response times.
 
 The results are plain values, ready for JSON: the CLI and the HTTP API return the same.
 """
@@ -14,24 +14,24 @@ from typing import Any, Final
 
 from gateway.errors import DocumentNotFound
 from gateway.finalization.archive import Archive
+from gateway.finalization.document import archived_lines
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, events_of_call, turns_from_rows
 from gateway.history.calls_table import (
-    STAGES,
     CallRowFilter,
     CallsTable,
     FinishedCall,
-    TimeStep,
     finished_call,
     percentiles,
     stage_seconds,
 )
 from gateway.history.stores import Stores
+from gateway.response_time import STAGES
 from gateway.session import EndReason
 
-_RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+_RANKS: Final = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
 TIME_STEPS: Final = 24
 
 _ABOUT: Final = ("caller", "session", "agent", "carrier")
@@ -78,12 +78,14 @@ class CallHistory:
         if wanted.outcome not in ("", "unfinished") and not wanted.outcomes:
             return []
         if archived:
-            return [_finished(old.call) for old in await self._old_calls.newest(in_table, limit=limit)]
+            old_calls = [old.call for old in await self._old_calls.newest(in_table, limit=limit)]
+            names = await self._table.names_of_calls(old_calls)
+            return [_finished(call, names[call.session_id]) for call in old_calls]
         jobs = [job for job in await self._jobs.unfinished() if in_table.admits(_call_of(job))]
-        rows = {job.session.id: _unfinished(job) for job in jobs}
-        if wanted.outcome != "unfinished":
-            found = await self._table.newest(in_table, limit=limit)
-            rows = {call.session_id: _finished(call) for call in found} | rows
+        found = await self._table.newest(in_table, limit=limit) if wanted.outcome != "unfinished" else []
+        names = await self._table.names_of_calls([*found, *map(_call_of, jobs)])
+        rows = {call.session_id: _finished(call, names[call.session_id]) for call in found}
+        rows |= {job.session.id: _unfinished(job, names[job.session.id]) for job in jobs}
         return sorted(rows.values(), key=lambda row: str(row["started_at"]), reverse=True)[:limit]
 
     async def call(self, session: str) -> dict[str, Any] | None:
@@ -104,24 +106,23 @@ class CallHistory:
                 summary = (await self._documents.get(call.document_id)).content
         events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
         turns = jobs[0].session.as_json()["turns"] if jobs else _transcript(events)
+        name = (await self._table.names_of_calls([call]))[call.session_id]
         return {
-            **(_unfinished(jobs[0]) if jobs else _finished(call)),
+            **(_unfinished(jobs[0], name) if jobs else _finished(call, name)),
             "summary": summary,
             "transcript": turns or await self._archived(call.uuid),
             "timings": list(call.timings),
             "receipt": call.receipt,
-            "steps": {  # the last state of each
-                event["step"]: {"state": event["state"], "at": event["at"], "reason": event.get("reason", "")}
-                for event in events
-                if event["event"] == "step"
-            },
+            "steps": _steps(events),
             "timeline": [{name: event[name] for name in event if name not in _ABOUT} for event in events],
         }
 
     async def latency(self, wanted: CallFilter) -> dict[str, Any]:
         """
-        Percentiles of each stage, in seconds from the end of the caller's speech, and their median over time.
+        Percentiles of each stage, in seconds from the caller's last voiced frame, and their median over time. Those of
+        `first_frame` are the response time.
 
+        `elsewhere`: the same of the seconds to the first frame of answers that are not counted from there.
         `first_audio`: the same of the seconds from a call's answer to the agent's first audio.
         """
         chosen = replace(wanted, outcome="").in_table
@@ -132,29 +133,37 @@ class CallHistory:
         starts = [(begin + step * width).isoformat() for step in range(TIME_STEPS)]
         steps = await self._table.time_steps(starts, chosen)
         first_audio = await self._table.first_audio(starts, chosen)
-        stages = await asyncio.to_thread(lambda: {stage: _stage(stage, steps) for stage in STAGES})
+
+        def measure(stage: str, *, measured: bool = True) -> dict[str, Any]:
+            return _figures("turns", [stage_seconds(step.answers, stage, measured=measured) for step in steps])
+
+        stages = await asyncio.to_thread(lambda: {stage: measure(stage) for stage in STAGES})
         return {
             "since": begin.isoformat(),
             "before": end.isoformat(),
             "calls": sum(step.outcomes.total() for step in steps),
-            "turns": max(figures["turns"] for figures in stages.values()),
+            "turns": stages["first_frame"]["turns"],
             "stages": stages,
+            "elsewhere": await asyncio.to_thread(measure, "first_frame", measured=False),
             "first_audio": await asyncio.to_thread(_figures, "calls", first_audio),
         }
 
     async def _archived(self, uuid: str) -> list[dict[str, Any]]:
         """The raw transcript, if the events have been deleted. It has neither times nor unheard words."""
-        text = await self._archive.read(uuid)
-        pairs = [line.partition(": ")[::2] for line in (text or "").splitlines()]
-        return [{"speaker": speaker.lower(), "text": text, "at": "", "unheard": ""} for speaker, text in pairs]
+        lines = archived_lines(await self._archive.read(uuid) or "")
+        unknown = {"at": "", "unheard": ""}
+        return [
+            {"speaker": line.speaker, "text": line.text, "by_operator": line.by_operator, **unknown} for line in lines
+        ]
 
 
-def _finished(call: FinishedCall) -> dict[str, Any]:
+def _finished(call: FinishedCall, name: str) -> dict[str, Any]:
     return {
         "session": call.session_id,
         "started_at": call.started_at,
         "agent": call.agent,
         "caller": call.caller,
+        "name": name,
         "carrier": call.carrier,
         "seconds": call.seconds,
         "outcome": call.outcome,
@@ -172,9 +181,9 @@ def _finished(call: FinishedCall) -> dict[str, Any]:
     }
 
 
-def _unfinished(job: FinalizationJob) -> dict[str, Any]:
+def _unfinished(job: FinalizationJob, name: str) -> dict[str, Any]:
     return {
-        **_finished(_call_of(job)),
+        **_finished(_call_of(job), name),
         "archived": job.archived,
         "remote": job.remote_version > 0,
         "problem": job.problem,
@@ -188,21 +197,29 @@ def _call_of(job: FinalizationJob) -> FinishedCall:
 
 
 def _transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    turns = [(logged.turn, logged.latency) for logged in turns_from_rows(events)]
     return [
         {
-            "speaker": turn.speaker,
-            "text": turn.text,
-            "at": turn.at.isoformat(),
-            "unheard": turn.unheard,
-            "latency": wait,
+            "speaker": logged.turn.speaker,
+            "text": logged.turn.text,
+            "at": logged.turn.at.isoformat(),
+            "unheard": logged.turn.unheard,
+            "by_operator": logged.turn.by_operator,
+            "latency": logged.response.first_frame if logged.response else None,
+            "counted_from": logged.response.counted_from if logged.response else None,
         }
-        for turn, wait in turns
+        for logged in turns_from_rows(events)
     ]
 
 
-def _stage(stage: str, steps: Sequence[TimeStep]) -> dict[str, Any]:
-    return _figures("turns", [stage_seconds(step.latencies, stage) for step in steps])
+def _steps(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The last state of each post-call step. `ran` is false if it never had anything to do."""
+    steps: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event["event"] == "step":
+            ran = event.get("ran", True) or steps.get(event["step"], {}).get("ran", False)
+            state = {"state": event["state"], "at": event["at"], "reason": event.get("reason", "")}
+            steps[event["step"]] = {**state, "ran": ran}
+    return steps
 
 
 def _figures(counted: str, steps: Sequence[Any]) -> dict[str, Any]:

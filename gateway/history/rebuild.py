@@ -137,10 +137,8 @@ class MemoryRebuild:
                 job = FinalizationJob(call.session, summary=call.summary)
                 await self._steps.learn_facts(job)
                 await self._steps.note_topics(job)
-                await self._memory.calls.set_summary_by(call.session.id, call.summary.written_by)
-                await self._send_remote(
-                    call.session.id, self._steps.document(call.session, call.summary, with_facts=True)
-                )
+                await self._memory.calls.summary_rewritten(call.session.id, call.summary.written_by)
+                await self._send_remote(call.session.id, new)
 
     async def undo(self, caller: str, agent: str = "") -> int:
         """Restore what the last rebuild of a caller replaced. Returns how many calls."""
@@ -160,7 +158,7 @@ class MemoryRebuild:
                 now = datetime.now(UTC)
                 await self._memory.facts.replace_session(session, _entries(saved["facts"]), now)
                 await self._memory.topics.replace_session(session, _entries(saved["topics"]), now)
-                await self._memory.calls.set_summary_by(session_id, saved["summary_by"])
+                await self._memory.calls.summary_rewritten(session_id, saved["summary_by"])
                 await self._send_remote(session_id, NewDocument(saved["title"], saved["content"]))
                 restored += 1
         statement = "DELETE FROM rebuild_undo WHERE caller = ? AND ? IN ('', agent)"

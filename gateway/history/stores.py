@@ -24,8 +24,9 @@ import orjson
 from gateway import extras
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.finalization import job_table, remote_copies, webhooks
-from gateway.history import api_tokens, archived_calls, audit_log, calls_table, erasure
+from gateway.history import agent_versions, api_tokens, archived_calls, audit_log, calls_table, erasure
 from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
+from gateway.invocation import command
 from gateway.memory import memory_log, personas, pin_codes, state
 from gateway.memory.stores.sqlite import SqliteStore
 from gateway.memory.stores.store import MemoryStore, StoreOptions
@@ -33,7 +34,7 @@ from gateway.settings import Secret, Settings
 
 _MEMORY: Final = (
     *(calls_table, archived_calls, memory_log, state, pin_codes, personas, erasure, remote_copies),
-    *(audit_log, webhooks, api_tokens),
+    *(audit_log, webhooks, api_tokens, agent_versions),
 )
 MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in module.SCHEMA)
 """All tables that hold data of callers."""
@@ -62,12 +63,18 @@ async def open_local_store(data_dir: Path, **options: Unpack[StoreOptions]) -> S
     return await SqliteStore.open(store_path(data_dir), schema=schema, **options)
 
 
+def check_database_url(database_url: Secret | None) -> None:
+    """Raises SettingsError if it is set and the driver is missing."""
+    if database_url is not None:
+        extras.require("postgres", "DATABASE_URL is set")
+
+
 async def open_stores(data_dir: Path, database_url: Secret | None, **options: Unpack[StoreOptions]) -> Stores:
     """Open both. A shared database need not be reachable yet."""
+    check_database_url(database_url)
     if database_url is None:
         store = await open_local_store(data_dir, **options)
         return Stores(store, store)
-    extras.require("postgres", "DATABASE_URL is set")
     from gateway.memory.stores.postgres import PostgresStore  # the driver takes long to import, and one node needs none
 
     local = await open_local_store(data_dir)
@@ -79,7 +86,7 @@ async def existing_stores(settings: Settings, *, needs_local: bool = False) -> A
     """The stores of a gateway that has run here, for a command. Raises SettingsError; `needs_local`: for jobs too."""
     path = store_path(settings.data_dir)
     if (needs_local or settings.database_url is None) and not path.is_file():
-        raise SettingsError(f"{path} does not exist; start the gateway once, or set DATA_DIR to its folder")
+        raise SettingsError(f"{path} does not exist; run `{command('serve')}` once, or set DATA_DIR to its folder")
     stores = await open_stores(settings.data_dir, settings.database_url)
     try:
         yield stores

@@ -63,10 +63,11 @@ def build_agent_llms(
     for agent in agents:
         where = f"gateway.toml, [agents.{agent.name}]: brain"
         entries = agent.brain or (() if engine_has_llm(agent.name) else (default,))
-        keys = [orjson.dumps(entry, option=orjson.OPT_SORT_KEYS) for entry in entries]
+        spoken_in = [agent.language if entry == SCRIPT else "" for entry in entries]
+        keys = [orjson.dumps(pair, option=orjson.OPT_SORT_KEYS) for pair in zip(entries, spoken_in, strict=True)]
         for key, entry in zip(keys, entries, strict=True):
             if key not in shared:
-                shared[key] = _upstream(model_address(entry, accounts, where))
+                shared[key] = _upstream(model_address(entry, accounts, where), agent.language)
         if entries:
             spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
             is_script = entries == (SCRIPT,)
@@ -100,9 +101,13 @@ async def keep_warm(
             await asyncio.sleep(every if wanted else look)
             wanted = live()
 
+    kept: set[Upstream] = set()
     async with asyncio.TaskGroup() as tasks:
-        for upstream in _upstreams(agent_llms):
-            tasks.create_task(keep_one(upstream))
+        while True:  # an agent whose engine is changed may need one later
+            for upstream in [one for one in _upstreams(agent_llms) if one not in kept]:
+                kept.add(upstream)
+                tasks.create_task(keep_one(upstream))
+            await asyncio.sleep(look)
 
 
 async def close(agent_llms: Mapping[str, AgentLlm]) -> None:
@@ -114,10 +119,10 @@ def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
     return dict.fromkeys(upstream for brain in agent_llms.values() for upstream in brain.upstreams)
 
 
-def _upstream(address: ModelAddress) -> Upstream:
+def _upstream(address: ModelAddress, language: str) -> Upstream:
     """Chat completions are imported here: aiohttp takes a tenth of a second, and few gateways need it."""
     if address.provider == "script":
-        return ScriptedUpstream()
+        return ScriptedUpstream(language)
     if address.provider == "anthropic":
         return AnthropicUpstream(address.url, address.model, address.api_key or Secret(""))
     if address.provider == "openclaw":

@@ -77,6 +77,28 @@ class Finished:
 ChatEvent = TextDelta | ToolCallDelta | Usage | Finished
 
 
+class ModelName(NamedTuple):
+    """A language model, as live events name it: "" for a model that is not known."""
+
+    provider: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAttempt:
+    """One request to a language model that is over."""
+
+    model: ModelName
+    outcome: Literal["answered", "failed", "cancelled"]
+    """Cancelled: another model was faster, or the answer was not needed any more."""
+    error: str
+    """Why it failed: an HTTP status, `timeout`, or the type of error."""
+    seconds: float
+    """Until the answer was complete, or the attempt ended."""
+    first_token: float | None
+    """Seconds until the first token, if one came."""
+
+
 class Upstream(Protocol):
     """A language model that answers for an agent."""
 
@@ -102,6 +124,10 @@ class Upstream(Protocol):
 
 class LanguageModel(Protocol):
     """The agent's own language model, for the conversation of one call."""
+
+    @property
+    def name(self) -> ModelName:
+        """The model that is asked first."""
 
     @property
     def opens(self) -> bool:
@@ -156,16 +182,17 @@ async def whole_answer(
                     pass
 
 
-def error_for_status(provider: str, status: int, retry_after: str | None) -> LlmError:
+def error_for_status(provider: str, status: int, retry_after: str | None, to_do: str = "") -> LlmError:
     """The error for a response that is not 2xx; `retry_after` is the header as sent."""
-    message = f"{provider} answered {status}"
+    message = f"{provider} answered {status}{to_do and f'; {to_do}'}"
     if status not in _RETRYABLE and status < 500:
         return LlmRefused(message, status=status)
     try:
         seconds = float(retry_after or "")
     except ValueError:  # its other form, a date, depends on two clocks and is ignored
         seconds = -1.0
-    return LlmUnavailable(message, retry_after=seconds if math.isfinite(seconds) and seconds >= 0 else None)
+    is_given = math.isfinite(seconds) and seconds >= 0
+    return LlmUnavailable(message, status=status, retry_after=seconds if is_given else None)
 
 
 # Server-sent events

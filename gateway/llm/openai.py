@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -42,9 +43,12 @@ class CompletionsClient:
     (`scripts/llm_bench`).
     """
 
-    def __init__(self, name: str, base_url: str, api_key: Secret | None) -> None:
+    def __init__(self, name: str, base_url: str, api_key: Secret | None, *, if_unreachable: str = "") -> None:
+        """`if_unreachable`: for one's own server, what to do then. Its errors also have its address."""
         self.name = name
         self._base_url = base_url.rstrip("/")
+        self._if_unreachable = if_unreachable and f"; {if_unreachable}"
+        self._shown_name = f"{name} at {_shown_url(self._url)}" if if_unreachable else name
         key = {"Authorization": f"Bearer {api_key.reveal()}"} if api_key else {}
         self._headers = {**chat.UNBUFFERED, **key}
         self._session: aiohttp.ClientSession | None = None  # made on first use: it needs a running loop
@@ -85,10 +89,9 @@ class CompletionsClient:
         self, body: Mapping[str, Any], headers: Mapping[str, str], **options: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response to a request that was accepted. Leaving it before its end closes its connection."""
-        url = f"{self._base_url}/chat/completions"
         headers = {**self._headers, "Content-Type": "application/json", **headers}
         request = partial(
-            self._http.post, url, data=write_json(body), headers=headers, allow_redirects=False, **options
+            self._http.post, self._url, data=write_json(body), headers=headers, allow_redirects=False, **options
         )
         try:
             response = await request()
@@ -102,7 +105,11 @@ class CompletionsClient:
 
     def _error(self, status: int, retry_after: str | None) -> LlmError:
         """The error for a response that is not 2xx."""
-        return chat.error_for_status(self.name, status, retry_after)
+        return chat.error_for_status(self._shown_name, status, retry_after)
+
+    @property
+    def _url(self) -> str:
+        return f"{self._base_url}/chat/completions"
 
     @property
     def _http(self) -> aiohttp.ClientSession:
@@ -120,9 +127,16 @@ class CompletionsClient:
         try:
             yield
         except TimeoutError:
-            raise LlmUnavailable(f"{self.name} did not answer in time") from None
+            raise LlmUnavailable(f"{self._shown_name} did not answer in time{self._if_unreachable}") from None
         except aiohttp.ClientError as error:
-            raise LlmUnavailable(f"{self.name} can't be reached: {type(error).__name__}") from None
+            problem = f"{self._shown_name} can't be reached: {type(error).__name__}"
+            raise LlmUnavailable(f"{problem}{self._if_unreachable}") from None
+
+
+def _shown_url(url: str) -> str:
+    """Without what may be secret: user, password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class OpenAiUpstream(CompletionsClient):

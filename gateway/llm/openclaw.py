@@ -8,11 +8,10 @@ chunk and send their errors as text of the agent.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Final
-from urllib.parse import urlsplit
 
 import aiohttp
 
-from gateway.errors import LlmError, LlmRefused, LlmUnavailable
+from gateway.errors import LlmError, LlmUnavailable
 from gateway.llm import chat
 from gateway.llm.accounts import ENABLE_OPENCLAW
 from gateway.llm.chat import CONNECT_TIMEOUT, ChatEvent, ChatRequest, Finished, Message, TextDelta, whole_answer
@@ -34,8 +33,8 @@ class OpenClawUpstream(CompletionsClient):
         self, base_url: str, agent: str, token: Secret | None, *, token_timeout: float = TOKEN_TIMEOUT
     ) -> None:
         # OpenClaw documents the address without /v1; people write both.
-        super().__init__("openclaw", f"{base_url.rstrip('/').removesuffix('/v1')}/v1", token)
-        self._host = urlsplit(base_url).netloc.rpartition("@")[2]
+        url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1"
+        super().__init__("openclaw", url, token, if_unreachable="start it, or correct OPENCLAW_GATEWAY_URL")
         self._agent = (agent or DEFAULT_AGENT).lower()
         self.model = f"openclaw/{self._agent}"
         self._token_timeout = token_timeout
@@ -73,15 +72,13 @@ class OpenClawUpstream(CompletionsClient):
             yield Finished("stop")  # early builds mark the end of the answer only by the end of the response
 
     def _error(self, status: int, retry_after: str | None) -> LlmError:
-        """With the address and what to correct: it is one's own server."""
         to_do = {
             400: f"openclaw agents list shows whether it has the agent {self._agent}",
             401: "correct OPENCLAW_GATEWAY_TOKEN",
             404: f"run there: {ENABLE_OPENCLAW}",
         }
-        name = f"{self.name} at {self._host}"
-        error = chat.error_for_status(name, status, retry_after)
-        return LlmRefused(f"{error}; {to_do[status]}", status=status) if status in to_do else error
+        otherwise = "correct OPENCLAW_GATEWAY_URL" if status < 400 else "openclaw logs shows why"
+        return chat.error_for_status(self._shown_name, status, retry_after, to_do.get(status, otherwise))
 
     def _session_headers(self, caller_key: str) -> dict[str, str]:
         headers = {"x-openclaw-agent-id": self._agent, "x-openclaw-message-channel": "phone"}

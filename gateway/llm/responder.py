@@ -25,6 +25,8 @@ from gateway.llm.chat import (
     ChatRequest,
     Finished,
     Message,
+    ModelAttempt,
+    ModelName,
     TextDelta,
     ToolCallDelta,
     Upstream,
@@ -49,6 +51,9 @@ _SPEAKERS: Final[Mapping[str, Literal["caller", "agent"]]] = {"user": "caller", 
 _log = logging.getLogger(__name__)
 
 Put = Callable[[ChatEvent], None]
+
+
+Report = Callable[[ModelAttempt], None]
 
 
 class LatencyObserver(Protocol):
@@ -156,12 +161,17 @@ class Responder:
         self._memory = memory
         self._tools = tools
         self._observer: LatencyObserver = _NoObserver()
+        self._report: Report = lambda attempt: None
         self._longest_silence = longest_silence
         self._kept_seconds = kept_seconds
         self._answers: list[_SharedAnswer] = []
         self._call = current_call()
         self._reply_to: ReplyTo = _no_reply
         self._usage: dict[str, int] = {}
+
+    @property
+    def name(self) -> ModelName:
+        return _name(self._llm.upstreams[0])
 
     @property
     def opens(self) -> bool:
@@ -184,6 +194,10 @@ class Responder:
 
     def observe_latency(self, observer: LatencyObserver) -> None:
         self._observer = observer
+
+    def report_attempts(self, report: Report) -> None:
+        """Call this when a request to a model is over, of each model that was asked."""
+        self._report = report
 
     def count_usage(self, usage: dict[str, int]) -> None:
         """Add the tokens of every answer to `usage`."""
@@ -240,8 +254,11 @@ class Responder:
         for left in reversed(range(MOST_ROUNDS)):
             if not left:
                 request = replace(request, tool_choice="none")
-            races.append(_FallbackRace(llm, self.caller_key, answer.put, self._observer, self._longest_silence))
-            await races[-1].run(replace(request, tools=offered))
+            race = _FallbackRace(
+                llm, self.caller_key, answer.put, self._observer, self._report, longest_silence=self._longest_silence
+            )
+            races.append(race)
+            await race.run(replace(request, tools=offered))
             text, calls = answer.take_round()
             if not calls:
                 return
@@ -387,7 +404,14 @@ class _FallbackRace:
     """One request to upstream after upstream, until one of them begins to answer."""
 
     def __init__(
-        self, llm: AgentLlm, caller_key: str, put: Put, observer: LatencyObserver, longest_silence: float
+        self,
+        llm: AgentLlm,
+        caller_key: str,
+        put: Put,
+        observer: LatencyObserver,
+        report: Report,
+        *,
+        longest_silence: float,
     ) -> None:
         self.has_answered = False
         self.broke_off = False
@@ -398,6 +422,8 @@ class _FallbackRace:
         self._caller_key = caller_key
         self._put = put
         self._observer = observer
+        self._report = report
+        self._slow: set[Upstream] = set()
         self._rules = load_rules(llm.language)
         self._attempts: list[asyncio.Task[None]] = []
         self._winner: asyncio.Task[None] | None = None
@@ -428,25 +454,39 @@ class _FallbackRace:
             async with asyncio.timeout(self._llm.first_token_seconds):
                 await self._news.wait()
         except TimeoutError:
+            self._slow.add(upstream)
             _log.warning("language model is slow", extra={"upstream": upstream.name})
 
     async def _ask(self, upstream: Upstream, request: ChatRequest) -> None:
         callable_now = request.tools if request.tool_choice != "none" else ()
         known = frozenset(tool["function"]["name"] for tool in callable_now)
         answer = _SpokenAnswer(SpokenText(self._rules) if self._llm.filters_text else _UnfilteredText(), known)
+        attempt = _TimedAttempt(upstream, self._report)
         try:
             async with aclosing(upstream.answer(request, self._caller_key)) as events:
                 async for event in events:
+                    attempt.received()
                     spoken = answer.receive(event)
                     if answer.has_begun:
                         self._win()
                         self._pass_on(spoken)
                     elif isinstance(event, Finished):
                         raise LlmRefused(f"{upstream.name} said nothing")
+                    if isinstance(event, Finished):
+                        attempt.end("answered")
+        except asyncio.CancelledError:
+            if not answer.has_begun and (upstream in self._slow or self._patience.expired()):
+                attempt.end("failed", "timeout")
+            attempt.end("cancelled")
+            raise
         except LlmError as error:
+            attempt.end("failed", str(error.status or type(error).__name__))
             _log.warning("language model failed", extra={"upstream": upstream.name, "reason": str(error)})
             self._pass_on(answer.cut())
             self._lose()
+        except Exception as error:
+            attempt.end("failed", type(error).__name__)
+            raise
 
     def _win(self) -> None:
         """The first to produce output wins; the others are cancelled."""
@@ -478,6 +518,32 @@ class _FallbackRace:
     def _say_one_moment(self) -> None:
         if self._winner is None and self._llm.one_moment:
             self._put(TextDelta(f"{self._llm.one_moment} "))
+
+
+class _TimedAttempt:
+    """Times one request to an upstream, and reports it once."""
+
+    def __init__(self, upstream: Upstream, report: Report) -> None:
+        self._model = _name(upstream)
+        self._report = report
+        self._began_at = time.monotonic()
+        self._first_token: float | None = None
+        self._is_over = False
+
+    def received(self) -> None:
+        if self._first_token is None:
+            self._first_token = round(time.monotonic() - self._began_at, 4)
+
+    def end(self, outcome: Literal["answered", "failed", "cancelled"], error: str = "") -> None:
+        """Only the first end counts: a complete answer is read on for a moment, to keep the connection."""
+        if not self._is_over:
+            self._is_over = True
+            seconds = round(time.monotonic() - self._began_at, 4)
+            self._report(ModelAttempt(self._model, outcome, error, seconds, self._first_token))
+
+
+def _name(upstream: Upstream) -> ModelName:
+    return ModelName(upstream.name, upstream.model)
 
 
 class _SpokenAnswer:

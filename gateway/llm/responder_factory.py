@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from gateway.agents import Agent, wants_memory
+from gateway.agents import Agent, AgentDirectory, wants_memory
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import LlmEndpoint
 from gateway.llm.responder import NO_RECALL, NoRecall, OwnTools, Responder, TurnRecall, hashed_caller
@@ -108,7 +108,7 @@ class ResponderFactory:
 
     def __init__(
         self,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, Agent] | AgentDirectory,
         agent_llms: Mapping[str, AgentLlm],
         secret: Secret,
         *,
@@ -202,10 +202,11 @@ class ResponderFactory:
 
     async def _of_another_node(self, digest: str) -> Responder | None:
         found = await self._bearers.find_bearer(digest)
-        if found is None or found[0] not in self._agents:
+        agent = self._agents.get(found[0]) if found is not None else None
+        if found is None or agent is None:
             return None
-        name, caller, tier = found
-        agent, access = self._agents[name], MemoryAccess(TrustLevel(tier), caller=caller)
+        _, caller, tier = found
+        access = MemoryAccess(TrustLevel(tier), caller=caller)
         if responder := self._responder(agent, caller, access):
             responder.caller_key = self._caller_key(agent, access, digest)
         return responder

@@ -1,41 +1,41 @@
 """
-Answers by rules, without a language model: takes notes and quotes what it remembers. In English.
+Answers by rules, without a language model: takes notes, quotes what it remembers and what the agent's documents say.
 
-It gets the same input as a language model: the prompt with notes of earlier calls, the memory found for this turn, and
-the conversation. It quotes notes, invents nothing, and says what it is.
+It gets the same input as a language model: the prompt with notes of earlier calls, the memory found for this turn, the
+conversation, and the tools. It quotes, invents nothing, and says what it is. Its words are in the tables `scripted` of
+`gateway/text/languages`.
 """
 
-import itertools
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
 
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, Message, TextDelta, ToolCallDelta
-from gateway.text.languages import cue, load_cues, word_list
-from gateway.text.redaction import spoken_numbers
+from gateway.llm.quotes import OWN_SHARE, SHARE, CallerMemory, joined, passages, script_language
+from gateway.text.person_names import introduced_name
+from gateway.text.sensitive import sentences
 
 END_CALL: Final = "end_call"
-WHAT_I_AM: Final = "I'm a scripted agent, with no language model behind me."
-WHAT_I_DO: Final = "I take notes, and remember them when you call again."
-UNKNOWN: Final = "I don't have a note about that. I've written your question down."
-_NOTED: Final = ("Noted. What else?", "I've written that down. Anything else?", "Got it, that's in my notes. Go on.")
+TRANSFER_CALL: Final = "transfer_call"
+SEARCH_KNOWLEDGE: Final = "search_knowledge"
+MESSAGE_AGENT: Final = "message_agent"
+
 _MOST_QUOTES: Final = 2
-_QUOTE_CHARACTERS: Final = 160
+_FEW_WORDS: Final = 4  # a caller who only names a transfer target
+_SURE: Final = 2.0  # words in common with a request to do something, so that a quotation answers it
 
 
-_FEWEST_DIGITS: Final = 3
-_READ_BACK: Final = "Is that right?"
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Words to say, or a tool to use."""
 
-_SPEAKER: Final = re.compile(r"\b(Caller|Agent): ")
-_EDGES: Final = " ;-…"
-_HEADINGS: Final = re.compile(
-    r"[#\s-]*(?:Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call)[#:\s-]*(?:\[ \] )?"
-    r"|#+ *Voice Call Summary[^#*]*|\*\*(?:Session|Duration|Agent):\*\* *[^*#]*|\*\*Caller:\*\*[^)#*]*\)?|(?<!\w)\[ \] "
-)
-"""Headings and header lines of a summary, and the boxes of its action items."""
-_BLOCK: Final = re.compile(r"<(call_notes|caller_facts|known)>\n(.*?)\n</\1>", re.DOTALL)
-_LABEL: Final = re.compile(r"^(?:Context for this call|Open action items|Key decisions|Important facts|Topics): ")
-_TITLE: Final = re.compile(r"^[^:.]{0,80}?(?:Summary|fact|Fact)[^:]*(?::\d\d [AP]M)?: ")
+    text: str = ""
+    tool: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ScriptedUpstream:
@@ -44,127 +44,246 @@ class ScriptedUpstream:
     name = "script"
     model = "scripted"
 
+    def __init__(self, language: str = "en") -> None:
+        self._language = language
+
     async def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
-        script = _Script(request)
-        can_end = any(tool["function"]["name"] == END_CALL for tool in request.tools)
-        if can_end and script.is_goodbye and not script.has_ended:
-            yield ToolCallDelta(0, "end", END_CALL, "{}")
+        # Off the event loop: the patterns take some milliseconds for each turn of the call.
+        reply = await asyncio.to_thread(lambda: _Script(request, self._language).reply())
+        if reply.tool:
+            yield ToolCallDelta(
+                0, f"{reply.tool}-{len(request.messages)}", reply.tool, orjson.dumps(reply.arguments).decode()
+            )
             yield Finished("tool_calls")
-            return
-        yield TextDelta(" ".join(script.sentences()))
-        yield Finished("stop")
+        else:
+            yield TextDelta(reply.text)
+            yield Finished("stop")
 
     async def warm(self) -> None:
-        load_cues("scripted")
+        await asyncio.to_thread(script_language, self._language)
 
     async def close(self) -> None: ...
 
 
 class _Script:
-    """The answer to one request, from the notes of earlier calls in its prompt and its memory."""
+    """The answer to one request."""
 
-    def __init__(self, request: ChatRequest) -> None:
-        messages = request.messages
+    def __init__(self, request: ChatRequest, language: str) -> None:
+        self._language = script_language(language)
+        self._means = self._language.means
+        self._messages = request.messages
+        self._tools = {tool["function"]["name"]: tool["function"] for tool in request.tools}
         self._said, answers, prompts = (
-            [_text(message) for message in messages if message["role"] == role]
+            [_text(message) for message in request.messages if message["role"] == role]
             for role in ("user", "assistant", "system")
         )
-        self._last_words = self._said[-1] if self._said else ""
+        self._last_words = self._said[-1].strip() if self._said else ""
         self._last_answer = next(filter(None, reversed(answers)), "")  # a tool call has no text
-        blocks = dict(_BLOCK.findall("\n".join([*prompts, request.memory])))
-        self._facts, self._calls, self._found = (
-            blocks.get(name, "").splitlines() for name in ("caller_facts", "call_notes", "known")
-        )
-        names = (fact.removeprefix("Is called ") for fact in self._facts if fact.startswith("Is called "))
-        self._name = next((f", {name}" for name in names), "")
-        self.is_goodbye = _means("goodbye", self._last_words)
-        self.has_ended = messages[-1]["role"] == "tool"
+        self._memory = CallerMemory("\n".join([*prompts, request.memory]), self._language)
 
-    def sentences(self) -> Iterator[str]:
+    def reply(self) -> _Reply:
+        if self._messages[-1]["role"] == "tool":
+            return self._after_tool(*_tool_result(self._messages))
+        if not self._said:
+            return _Reply(self._opening())
         said = self._last_words
-        if not said:
-            yield from self._opening()
-        elif self.has_ended or self.is_goodbye:
-            yield f"Thank you for calling{self._name}. Goodbye."
-        elif _READ_BACK in self._last_answer and _means("yes", said):
-            yield "Good, that's in my notes. Anything else?"
-        elif _READ_BACK in self._last_answer and _means("no", said) and not _numbers(said):
-            yield "I'm sorry. Please say it once more, slowly."
-        elif _means("question", said) and _means("this_call", said):
-            yield self._this_call()
-        elif _means("last_time", said):
-            yield self._last_time()
-        elif _means("who", said):
-            yield f"{WHAT_I_AM} {WHAT_I_DO}"
-        elif _means("question", said):
-            yield self._from_memory()
-        elif numbers := _numbers(said):
-            yield f"I heard {' and '.join(numbers)}. {_READ_BACK}"
-        elif _means("thanks", said) and len(said.split()) < 5:
-            yield "You're welcome. Anything else?"
-        else:
-            yield _NOTED[len(self._said) % len(_NOTED)]
+        if self._language.is_all("nothing", said):
+            return self._say("take_your_time")
+        if self._language.is_all("stop", said):
+            return self._say("stopped")
+        if self._means("repeat", said) and self._last_answer:
+            return _Reply(self._last_answer)
+        if self._means("goodbye", said) or self._wants_nothing_else(said):
+            return self._goodbye()
+        if self._means("read_back", self._last_answer) and (reply := self._confirmed(said)):
+            return reply
+        return self._corrected(said) or self._small_talk(said) or self._about_agent(said) or self._on_matter(said)
 
-    def _opening(self) -> Iterator[str]:
+    # The parts of a conversation
+
+    def _opening(self) -> str:
         """The greeting, with what the agent is and remembers inserted before its question."""
-        statement, question = re.fullmatch(r"(.*?)([^.!?]*\?)?", self._last_answer, re.DOTALL).groups()  # type: ignore[union-attr]
-        yield statement.strip()
-        if quotes := self._last_call():
-            yield f"Welcome back{self._name}."
-            yield WHAT_I_AM
-            yield f"Last time you said: {_joined(quotes)}"
+        parts = sentences(self._last_answer)
+        question = parts.pop() if parts and parts[-1].endswith("?") else self._phrase("how_can_i_help")
+        name = self._memory.name
+        quotes = self._memory.last_call()
+        if quotes or name:
+            parts += [self._phrase("welcome_back", name=_address(name)), self._phrase("what_i_am")]
+            parts += [self._phrase("last_time", quotes=joined(quotes, _MOST_QUOTES))] if quotes else []
         else:
-            yield f"{WHAT_I_AM} {WHAT_I_DO}"
-        yield (question or "How can I help you?").strip()
+            parts += [self._phrase("what_i_am"), self._phrase("what_i_do")]
+        return " ".join([*parts, question])
 
-    def _this_call(self) -> str:
-        said = [sentence for text in self._said[:-1] for sentence in _sentences(text)]
-        stated = [sentence for sentence in said if len(sentence.split()) > 2 and not _means("question", sentence)]
-        return f"You said: {_joined(stated, 3)}" if stated else "Nothing yet. Go ahead."
+    def _wants_nothing_else(self, said: str) -> bool:
+        return self._means("anything_else", self._last_answer) and self._means("nothing_else", said)
 
-    def _last_time(self) -> str:
-        if quotes := self._last_call():
-            return f"You said: {_joined(quotes, 3)}"
-        if self._facts:
-            return f"I know this: {_joined([_second_person(fact) for fact in self._facts], 3)}"
-        return "I have no notes of an earlier call with you."
+    def _goodbye(self) -> _Reply:
+        if END_CALL in self._tools:
+            return _Reply(tool=END_CALL)
+        return self._say("goodbye", name=_address(self._memory.name))
 
-    def _last_call(self) -> list[str]:
-        """What the caller said in the newest call, which is the first in the notes."""
-        newest = itertools.takewhile(lambda line: not line.startswith("Call of "), self._calls[1:])
-        return list(dict.fromkeys(quote for line in newest for quote in _quotes(_LABEL.sub("", line))))
+    def _confirmed(self, said: str) -> _Reply | None:
+        """The reply to a yes or no to what was said back; None if the caller says something else."""
+        if self._means("yes", said):
+            rest = self._language.without("yes", said)
+            return None if self._means("question", rest) else self._say("confirmed")
+        if self._means("no", said) and not self._language.heard(said) and len(said.split()) <= 4:
+            return self._say("once_more")
+        return None
 
-    def _from_memory(self) -> str:
-        """The notes that share most words with the question, else memory found by meaning."""
-        asked, wants_time = _words(self._last_words), _means("time_question", self._last_words)
+    def _corrected(self, said: str) -> _Reply | None:
+        """ "No, Tuesday, not Monday": change what was said before, and say the result back."""
+        if not self._means("correction", said) or self._means("question", said):
+            return None
+        sentence = self._language.correct(self._language.stated(self._said[:-1]), said)
+        if not sentence:
+            return None
+        if heard := self._language.heard(sentence):
+            return self._say("changed", values=self._language.said_back(sentence, heard))
+        return self._say("changed", values=sentence[:1].lower() + sentence[1:])
 
-        def fit(note: str) -> float:
-            common = len(asked & _words(note))
-            return common + (0.5 if wants_time and common and _means("time", note) else 0.0)
+    def _small_talk(self, said: str) -> _Reply | None:
+        if self._means("here", said):
+            return self._say("here")
+        if self._means("wait", said) and len(said.split()) < 12 and not self._language.heard(said):
+            return self._say("take_your_time")
+        if self._means("how_are_you", said):
+            return self._say("thanks_for_asking")
+        if self._language.is_all("greeting", said):
+            return self._say("hello", name=_address(self._memory.name))
+        name = introduced_name(said)
+        if name is not None and len(said.split()) <= len(name.text.split()) + 5:
+            return self._say("hello", name=_address(name.text))
+        if self._means("thanks", said) and len(said.split()) < 6 and not self._means("question", said):
+            return self._say("welcome")
+        if len(said.split()) <= 3 and self._means("yes", said):
+            return self._say("go_ahead" if self._means("anything_else", self._last_answer) else "all_right")
+        if len(said.split()) <= 3 and self._means("no", said):
+            return self._say("all_right")
+        return None
 
-        earlier = [sentence for said in self._said[:-1] for sentence in _sentences(said)]
-        found = [quote for line in self._found for quote in _quotes(_TITLE.sub("", line))]
-        noted = [quote for line in self._calls if not line.startswith("Call of ") for quote in _quotes(line)]
-        notes = dict.fromkeys([*reversed(earlier), *found, *map(_second_person, self._facts), *noted])
-        fits = {note: fit(note) for note in notes if "?" not in note}
-        best = [note for note in sorted(fits, key=lambda note: -fits[note]) if fits[note] >= 1.0]
-        if best:
-            return f"My notes say: {_joined(best, 1 if wants_time else _MOST_QUOTES)}"
-        if self._found:
-            return f"The nearest I have is this: {_joined(_quotes(_TITLE.sub('', self._found[0])), 1)}"
-        return UNKNOWN
+    def _about_agent(self, said: str) -> _Reply | None:
+        """What it is, transfers to a person, and messages."""
+        if self._means("who", said):
+            return _Reply(f"{self._phrase('what_i_am')} {self._phrase('what_i_do')}")
+        if self._means("person_wanted", said) and not self._means("not_now", said):
+            return self._transfer(said)
+        if len(said.split()) <= _FEW_WORDS and self._targets(said):
+            return self._transfer(said)
+        if self._means("message", said) and len(said.split()) <= 12:
+            return self._say("message")
+        if self._means("message_wanted", self._last_answer) and not self._means("question", said):
+            return self._take_message(said)
+        return None
+
+    def _on_matter(self, said: str) -> _Reply:
+        is_question = self._means("question", said)
+        is_action = self._means("action", said)
+        if is_question and self._means("this_call", said):
+            return self._this_call()
+        if self._means("my_name", said) and self._memory.name:
+            return self._say("your_name", name=self._memory.name)
+        if is_question and self._means("last_time", said):
+            return self._last_time()
+        if is_question or is_action:
+            return self._answer_question(said, is_action=is_action)
+        if heard := self._language.heard(said):
+            return self._say("heard", values=self._language.said_back(said, heard))
+        noted = self._language.say["noted"]
+        return _Reply(noted[len(self._said) % len(noted)])
+
+    # Questions
+
+    def _this_call(self) -> _Reply:
+        stated = self._language.stated(self._said[:-1])
+        return self._say("you_said", quotes=joined(stated, 3)) if stated else self._say("nothing_said")
+
+    def _last_time(self) -> _Reply:
+        if quotes := self._memory.last_call():
+            return self._say("you_said", quotes=joined(quotes, 3))
+        if facts := self._memory.about_caller:
+            return self._say("i_know", quotes=joined(facts, 3))
+        return self._say("no_call")
+
+    def _answer_question(self, said: str, *, is_action: bool) -> _Reply:
+        """From documents, if the agent has any, and notes."""
+        if SEARCH_KNOWLEDGE in self._tools:
+            return _Reply(tool=SEARCH_KNOWLEDGE, arguments={"query": self._language.query(said)})
+        return self._quoted(said, [], is_action=is_action)
+
+    def _noted(self, said: str) -> list[tuple[float, str]]:
+        stated = self._language.stated(self._said[:-1])
+        notes = [(note, "") for note in [*reversed(stated), *self._memory.notes()]]
+        return self._language.best(said, notes, OWN_SHARE if self._means("mine", said) else SHARE)
+
+    def _quoted(self, said: str, found: Sequence[tuple[float, str]], *, is_action: bool) -> _Reply:
+        """The best of notes and documents. What the agent is asked to do, it can't."""
+        noted = self._noted(said)
+        top_note = noted[0][0] if noted else 0.0
+        top_found = found[0][0] if found else 0.0
+        is_note = top_note > top_found or top_note == top_found and self._means("mine", said)
+        if found and not is_note and top_found >= (_SURE if is_action else 0.0):
+            return self._say("found", quotes=joined([text for _, text in found], 1))
+        if noted and not is_action:
+            top = [text for score, text in noted if score >= top_note]
+            return self._say("my_notes", quotes=joined(top, 1 if self._means("time_question", said) else _MOST_QUOTES))
+        if not is_action:
+            return self._say("unknown")
+        if heard := self._language.heard(said):
+            values = self._phrase("heard", values=self._language.said_back(said, heard))
+            return _Reply(f"{self._phrase('cannot_do')} {values}")
+        return self._say("cannot_do")
+
+    # Tools
+
+    def _transfer(self, said: str) -> _Reply:
+        if TRANSFER_CALL not in self._tools:
+            return self._say("no_transfer")
+        return _Reply(tool=TRANSFER_CALL, arguments={"to": (self._targets(said) or self._targets())[0]})
+
+    def _targets(self, said: str | None = None) -> list[str]:
+        """The configured targets of a transfer; those that these words name."""
+        if TRANSFER_CALL not in self._tools:
+            return []
+        targets: list[str] = self._tools[TRANSFER_CALL]["parameters"]["properties"]["to"]["enum"]
+        return [one for one in targets if said is None or re.sub(r"[_-]", " ", one).casefold() in said.casefold()]
+
+    def _take_message(self, said: str) -> _Reply:
+        if MESSAGE_AGENT in self._tools:
+            return _Reply(tool=MESSAGE_AGENT, arguments={"message": said})
+        return self._say("message_taken")
+
+    def _after_tool(self, tool: str, result: str) -> _Reply:
+        if tool == SEARCH_KNOWLEDGE:
+            said = self._last_words
+            found = self._language.best(said, passages(result), SHARE)
+            return self._quoted(said, found, is_action=self._means("action", said))
+        if tool == TRANSFER_CALL:
+            return self._say("transferring" if '"ok"' in result else "not_transferred")
+        if tool == MESSAGE_AGENT:
+            return self._say("message_taken")
+        return self._say("goodbye", name=_address(self._memory.name))
+
+    # Words
+
+    def _phrase(self, phrase_name: str, /, **values: str) -> str:
+        phrase: str = self._language.say[phrase_name]
+        return phrase.format(**values)
+
+    def _say(self, phrase_name: str, /, **values: str) -> _Reply:
+        return _Reply(self._phrase(phrase_name, **values))
 
 
-def _numbers(said: str) -> list[str]:
-    """Each spoken number, digit by digit."""
-    return [", ".join(found.digits) for found in spoken_numbers(said) if len(found.digits) >= _FEWEST_DIGITS]
-
-
-# Texts
-
-
-def _means(cue_name: str, text: str) -> bool:
-    return cue("scripted", cue_name).search(text) is not None
+def _tool_result(messages: Sequence[Message]) -> tuple[str, str]:
+    """The tool whose result is the last message, and the result."""
+    call_id = messages[-1].get("tool_call_id")
+    names = (
+        call["function"]["name"]
+        for message in reversed(messages)
+        for call in message.get("tool_calls") or ()
+        if call["id"] == call_id
+    )
+    return next(names, END_CALL), _text(messages[-1])
 
 
 def _text(message: Message) -> str:
@@ -172,35 +291,5 @@ def _text(message: Message) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _quotes(line: str) -> list[str]:
-    """The caller's words in a line of notes, and what stands there without a speaker; no headers."""
-    note, *spoken = _SPEAKER.split(_HEADINGS.sub(" ", line))
-    texts = [note, *(text for speaker, text in zip(spoken[::2], spoken[1::2], strict=True) if speaker == "Caller")]
-    return [text.strip(_EDGES) for text in texts if text.strip(_EDGES)]
-
-
-def _sentences(text: str) -> list[str]:
-    return [sentence.strip() for sentence in re.split(r"(?<=[.!?])\s+", text) if sentence.strip()]
-
-
-def _joined(quotes: Sequence[str], most: int = _MOST_QUOTES) -> str:
-    short = (
-        quote if len(quote) <= _QUOTE_CHARACTERS else quote[:_QUOTE_CHARACTERS].rsplit(" ", 1)[0] for quote in quotes
-    )
-    return " ".join(quote if quote[-1] in ".!?" else f"{quote}." for quote in list(short)[:most])
-
-
-def _words(text: str) -> frozenset[str]:
-    """The content words of a sentence, without common endings."""
-    common = word_list("scripted", "common")
-    words = (word for word in re.findall(r"[a-z0-9']+", text.lower()) if word not in common)
-    return frozenset(re.sub(r"(?:'s|s|ed|ing)$", "", word) if len(word) > 4 else word for word in words)
-
-
-def _second_person(fact: str) -> str:
-    """A fact, addressed to the caller: "Prefers tea" becomes "You prefer tea"."""
-    verb, _, rest = fact.partition(" ")
-    forms = {"Is": "are", "Has": "have", "Was": "were"}
-    if verb in forms:
-        return f"You {forms[verb]} {rest}"
-    return f"You {verb[0].lower()}{verb[1:-1] if verb.endswith('s') else verb[1:]} {rest}"
+def _address(name: str) -> str:
+    return f", {name}" if name else ""

@@ -75,7 +75,6 @@ class TrustPolicy:
         *,
         withheld: bool = False,
         allow_listed: bool = False,
-        pin_given: bool = False,
         trunk: str | None = None,
     ) -> TrustLevel:
         """
@@ -94,7 +93,7 @@ class TrustPolicy:
             level = max(level, self.allow_listed)
         if trunk is not None:
             level = self.attested if trunk in self.trusted_trunks else min(level, self.unattested)
-        return max(level, self.with_pin) if pin_given else level
+        return level
 
 
 def read_trust(table: Any, where: str) -> TrustPolicy:

@@ -1,11 +1,13 @@
-"""Durable facts about callers: what they said of themselves, and the calls that it comes from."""
+"""Durable facts about callers: what they said about themselves, and the calls it came from."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import Any, Final, Literal
+
+import orjson
 
 from gateway.memory.identity import same_person
 from gateway.memory.memory_log import (
@@ -19,10 +21,11 @@ from gateway.memory.memory_log import (
     delete_undo,
 )
 from gateway.memory.stores.database import Connection
-from gateway.memory.stores.documents import NewDocument
-from gateway.memory.summary_parser import SESSION_PREFIX
+from gateway.memory.stores.documents import NewDocument, time_text
+from gateway.memory.summary_parser import SESSION_PREFIX, without_fact
 from gateway.session import TrustLevel, VoiceSession
 from gateway.text.languages import LANGUAGES, language_table
+from gateway.text.person_names import folded_name
 from gateway.text.plain_text import unaccented
 
 SOURCE: Final = "caller-fact"
@@ -119,6 +122,53 @@ class ActiveFact:
         return f"{self.reading.text} ({self.confidence * 100:.0f}% confidence{mark})"
 
 
+def labelled(text: str) -> str:
+    """A fact, or a text with facts in its lines, as people read it in a list: a name has a label."""
+    return re.sub(r"^((?:- )?)Is called (?=\S)", r"\1Name: ", text, flags=re.MULTILINE)
+
+
+def unlabelled(text: str) -> str:
+    """The fact that people write like that."""
+    return re.sub(r"^Name: *(?=\S)", "Is called ", text)
+
+
+def stated_name(text: str) -> str:
+    """The caller's name, if that is what a fact states; else empty."""
+    attribute, value = _attribute(_normalised(text))
+    words = text.split()
+    endings = (" ".join(words[start:]) for start in range(len(words)))
+    found = next((ending for ending in endings if _normalised(ending) == value), "")
+    return found.strip(" .,;:!") if attribute == "name" else ""
+
+
+def meaning(text: str) -> frozenset[str]:
+    """The words of a text that carry meaning, as facts are compared."""
+    return frozenset(filter(None, map(_word, re.findall(r"[^\W_]+", _normalised(text)))))
+
+
+def is_choice(word: str) -> bool:
+    """Whether a word is one of a few that exclude each other, such as a weekday."""
+    return word in _vocabulary().choices
+
+
+def corrected_names(facts: Iterable[ActiveFact]) -> dict[str, ActiveFact]:
+    """
+    The current fact for each name that was corrected, by the caller or an operator. Pure.
+
+    A name that only a less trusted call gave is not corrected: it may be another person's.
+    """
+    found: dict[str, ActiveFact] = {}
+    for fact in facts:
+        current = fact
+        while current.superseded_by is not None:
+            current = current.superseded_by
+        before, name = stated_name(fact.reading.text), stated_name(current.reading.text)
+        is_corrected = current is not fact or not fact.first.session_id.startswith(SESSION_PREFIX)
+        if before and name and is_corrected and fact.trust >= current.trust:
+            found |= {old_name: current for old_name in (fact.person, before) if old_name not in ("", name)}
+    return found
+
+
 def project(entries: Sequence[LogEntry]) -> tuple[list[ActiveFact], list[LogChange]]:
     """
     The facts that the entries of one caller add up to, and the effect of each entry. Pure.
@@ -184,14 +234,16 @@ def _people(entries: Sequence[LogEntry], spellings: Iterable[str] = ()) -> Itera
     Statements before the first name belong to the first person named. `spellings` are preferred to the first one.
     """
     names = [entry.content.get("person", "") for entry in entries]
-    known = list(dict.fromkeys(filter(None, spellings)))
+    known = {name: name for name in filter(None, spellings)}
     person = next(filter(None, names), "")
-    for given in names:
-        if given:
-            person = next((name for name in known if same_person(name, given)), given)
-        if person not in known:
-            known.append(person)
-        yield person
+    for entry, given in zip(entries, names, strict=True):
+        owner = next((known[name] for name in known if same_person(name, given)), given) if given else person
+        known.setdefault(owner, owner)
+        if name := stated_name(entry.content["text"]):  # a new name of theirs
+            known.setdefault(name, owner)
+        if entry.session_id.startswith(SESSION_PREFIX):  # an operator's correction is no sign of who spoke last
+            person = owner
+        yield owner
 
 
 class FactStore(MemoryLog[ActiveFact]):
@@ -226,15 +278,17 @@ class FactStore(MemoryLog[ActiveFact]):
         scope = self._scope(agent, caller)
 
         def work(connection: Connection) -> bool:
-            kind = next((fact.type for fact in self._stored(connection, scope, _fact) if fact.id == fact_id), "")
+            fact = next((fact for fact in self._stored(connection, scope, _fact) if fact.id == fact_id), None)
             delete = "DELETE FROM documents WHERE id = ? AND source = ? AND tags = ?"
             connection.execute(delete, (fact_id, *scope.documents))
             delete_undo(connection, caller, agent)
-            if kind and text:
-                correction = {"text": text, "type": kind, "confidence": 1.0, "turns": ()}
+            if fact and text:
+                correction = {"text": text, "type": fact.type, "confidence": 1.0, "turns": ()}
+                person = fact.person or stated_name(fact.text)
+                correction |= {"person": person} if person else {}
                 self._append(connection, scope, by, now, [NewEntry(correction)], now)
             self._rebuild(connection, scope)
-            return bool(kind)
+            return fact is not None
 
         return await self._store.run(work)
 
@@ -247,6 +301,37 @@ class FactStore(MemoryLog[ActiveFact]):
         in_time = [fact for fact in facts if not_before is None or fact.last_said_at >= not_before]
         visible = [fact for fact in in_time if superseded or not fact.superseded_by]
         return sorted(visible, key=lambda fact: (fact.last_said_at, fact.confidence), reverse=True)[:limit]
+
+    async def find_corrected_names(self) -> int:
+        """
+        List the names that were corrected before there was a list of them. Returns of how many callers.
+
+        Repeating it does no harm.
+        """
+        query = """SELECT DISTINCT e.agent, e.caller, d.content
+            FROM memory_entries e JOIN documents d ON d.id = e.document_id
+            WHERE e.source = ? AND (d.metadata LIKE ? OR e.session_id NOT LIKE ?) AND NOT EXISTS (
+                SELECT 1 FROM corrected_names c WHERE c.agent = e.agent AND c.caller = e.caller)"""
+        rows = await self._store.fetch(query, self.source, '%"superseded_by"%', f"{SESSION_PREFIX}%")
+        scopes = {self._scope(agent, caller) for agent, caller, text in rows if stated_name(text)}
+        for scope in scopes:  # one transaction per caller, so that live calls do not wait long
+            await self._store.run(partial(self._rebuild, scope=scope))
+        return len(scopes)
+
+    def _caller_forgotten(self, connection: Connection, agent: str | None, caller: str) -> None:
+        statement = "DELETE FROM corrected_names WHERE caller = ? AND coalesce(agent = ?, true)"
+        connection.execute(statement, (caller, agent))
+
+    def _rebuild(self, connection: Connection, scope: CallerScope) -> tuple[Sequence[ActiveFact], dict[str, str]]:
+        facts, ids = super()._rebuild(connection, scope)
+        self._strike(connection, [key for fact in facts if fact.superseded_by is not None for key in fact.keys])
+        owner = (scope.agent, scope.caller)
+        connection.execute("DELETE FROM corrected_names WHERE agent = ? AND caller = ?", owner)
+        for old_name, fact in corrected_names(facts).items():
+            name = stated_name(fact.reading.text)
+            row = (*owner, old_name, name, folded_name(name), int(fact.trust))
+            connection.execute("INSERT INTO corrected_names VALUES (?, ?, ?, ?, ?, ?)", row)
+        return facts, ids
 
     def _project(self, entries: Sequence[LogEntry]) -> tuple[list[ActiveFact], list[LogChange]]:
         return project(entries)
@@ -279,9 +364,22 @@ class FactStore(MemoryLog[ActiveFact]):
             source_id=item.source_id,
         )
 
-    def _entries_deleted(self, connection: Connection, sessions: Iterable[tuple[str]]) -> None:
-        """The documents of these calls in the remote store, which list their facts, have to be sent again."""
+    def _entries_deleted(self, connection: Connection, keys: Sequence[EntryKey]) -> None:
+        """The documents of these calls list their facts. Those in the remote store have to be sent again."""
+        self._strike(connection, keys)
+        sessions = {(session_id,) for session_id, _ in keys}
         connection.executemany("INSERT INTO remote_updates VALUES (?) ON CONFLICT DO NOTHING", sessions)
+
+    def _strike(self, connection: Connection, keys: Iterable[EntryKey]) -> None:
+        """Delete these statements from the important facts of their calls' documents."""
+        stated = "SELECT content FROM memory_entries WHERE source = ? AND session_id = ? AND position = ?"
+        document = "SELECT id, content FROM documents WHERE source_id = ? AND source_id <> ''"
+        change = "UPDATE documents SET content = ?, updated_at = ? WHERE id = ?"
+        for session_id, position in keys:
+            entry = connection.execute(stated, (self.source, session_id, position)).fetchone()
+            found = connection.execute(document, (session_id,)).fetchone()
+            if entry and found and (content := without_fact(found[1], orjson.loads(entry[0])["text"])) != found[1]:
+                connection.execute(change, (content, time_text(datetime.now(UTC)), found[0]))
 
     def _expired(self, entries: Sequence[LogEntry], before: str) -> list[LogEntry]:
         return [entry for entry in entries if entry.started_at < before]
@@ -343,6 +441,9 @@ class StatementReading:
     """What is claimed, if it is a known attribute, with `words` as its value; else empty."""
     words: tuple[str, ...]
     """The words that carry meaning, in their order."""
+    word_set: frozenset[str]
+    categories: frozenset[str]
+    """Of the words that are choices or numbers."""
     joined: frozenset[tuple[str, str]]
     """Pairs of words with nothing in between: a "dog sitter" is not a dog."""
     is_negative: bool
@@ -363,17 +464,18 @@ class StatementReading:
         is_temporary = type_ != "commitment" and bool(vocabulary.temporary.search(whole))
         marks = (vocabulary.negative, vocabulary.additional, vocabulary.single)
         is_negative, is_additional, is_single = (bool(mark.search(whole)) for mark in marks)
-        return cls(text, attribute, words, joined, is_negative, is_temporary, is_additional, is_single)
+        sets = frozenset(words), frozenset(filter(None, map(_category, words)))
+        return cls(text, attribute, words, *sets, joined, is_negative, is_temporary, is_additional, is_single)
 
 
 def relation(old: StatementReading, new: StatementReading) -> Relation | None:
     """How `new` relates to `old`; None if both can be true."""
-    if old.is_temporary != new.is_temporary or not (old.words and new.words):
+    if old.is_temporary != new.is_temporary or not (old.words and new.words) or _is_unrelated(old, new):
         return None
     if old.attribute != new.attribute:
         return _across_attributes(old, new)
     if old.is_negative != new.is_negative:
-        one, other = set(old.words), set(new.words)
+        one, other = old.word_set, new.word_set
         # One says of a thing what the other denies of it.
         return "contradiction" if one <= other or other <= one or _overlap(old, new) >= SAME else None
     if _is_contained(new, old):
@@ -381,6 +483,17 @@ def relation(old: StatementReading, new: StatementReading) -> Relation | None:
     if _is_contained(old, new):
         return "refinement"
     return _of_values(old, new)
+
+
+def _is_unrelated(old: StatementReading, new: StatementReading) -> bool:
+    """
+    Whether no rule can relate them. Of a caller's hundreds of facts nearly all pairs are such.
+
+    Without a common word, only values of one attribute exclude each other, and choices of one category.
+    """
+    if not old.word_set.isdisjoint(new.word_set):
+        return False
+    return old.attribute != new.attribute or not (old.attribute or old.categories & new.categories)
 
 
 def _claimed_relation(old: StatementReading, new: StatementReading, content: Mapping[str, Any]) -> Relation | None:
@@ -394,7 +507,7 @@ def _claimed_relation(old: StatementReading, new: StatementReading, content: Map
     people = _vocabulary().people.intersection
     if people(old.words) != people(new.words) or old.attribute not in ("", new.attribute, *_PLACES):
         return None
-    common = set(old.words) & set(new.words)
+    common = old.word_set & new.word_set
     if content.get("relation") == "repeats":
         return "repeat" if common and old.is_negative == new.is_negative else None
     return "correction" if common or old.attribute in _PLACES else None
@@ -404,7 +517,7 @@ def _across_attributes(old: StatementReading, new: StatementReading) -> Relation
     """How claims relate that are worded as different attributes: "is a cook", "works as a cook"."""
     if "name" in (old.attribute, new.attribute):
         return None
-    one, other = set(old.words), set(new.words)
+    one, other = old.word_set, new.word_set
     if old.is_negative == new.is_negative:
         if one == other or other < one and len(other) > 1:
             return "repeat"
@@ -415,7 +528,7 @@ def _across_attributes(old: StatementReading, new: StatementReading) -> Relation
 
 def _is_contained(part: StatementReading, whole: StatementReading) -> bool:
     """Whether `whole` says all that `part` says, of the same thing."""
-    if not set(part.words) <= set(whole.words):
+    if not part.word_set <= whole.word_set:
         return False
     if _overlap(part, whole) >= (SAME if len(part.words) == 1 else HALF) or part.attribute or part.is_negative:
         return True
@@ -481,8 +594,7 @@ def _category(word: str) -> str:
 
 
 def _overlap(old: StatementReading, new: StatementReading) -> float:
-    one, other = set(old.words), set(new.words)
-    return len(one & other) / len(one | other)
+    return len(old.word_set & new.word_set) / len(old.word_set | new.word_set)
 
 
 def _attribute(text: str) -> tuple[str, str]:

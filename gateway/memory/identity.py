@@ -57,7 +57,7 @@ def _is_list_of_texts(value: Any) -> bool:
 
 def _blacklist(value: tuple[str, ...]) -> tuple[str, ...]:
     if any("*" in entry.strip()[:-1] for entry in value):
-        raise ValueError(': a * stands only at the end of an entry, like "+1202*"')
+        raise ValueError(': a * is allowed only at the end of an entry, like "+1202*"')
     entries = [_text(entry).casefold() for entry in value]
     return tuple(re.sub(r"[\s().-]", "", entry) if entry.startswith("+") else entry for entry in entries)
 

@@ -6,10 +6,12 @@ passages or all of its new ones.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
 import re
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -19,9 +21,11 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final, NamedTuple, Self
+from urllib.parse import quote
 
 from gateway import extras
 from gateway.errors import StoreUnavailable
+from gateway.file_stamp import FileStamp
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.stores.database import Connection, Migration, Schema, tables
 from gateway.memory.stores.documents import NewDocument, carrying, create_document
@@ -72,14 +76,6 @@ class _File(NamedTuple):
     """Its path inside the agent's folder."""
 
 
-class _Stamp(NamedTuple):
-    """Shows, without reading the file, that it may have changed. The change time also covers a chmod."""
-
-    modified_ns: int
-    changed_ns: int
-    size: int
-
-
 class _Section(NamedTuple):
     headings: tuple[str, ...]
     body: str
@@ -91,8 +87,8 @@ class Knowledge:
     def __init__(self, store: SqliteStore, folders: Mapping[str, Path]) -> None:
         self._store = store
         self._folders = folders
-        self._seen: dict[_File, tuple[Path, _Stamp]] | None = None
-        self._skipped: dict[_File, tuple[_Stamp, str]] = {}
+        self._seen: dict[_File, tuple[Path, FileStamp]] | None = None
+        self._skipped: dict[_File, tuple[FileStamp, str]] = {}
         self._refreshing = asyncio.Lock()
 
     @classmethod
@@ -122,7 +118,7 @@ class Knowledge:
                 return
             query = "SELECT agent, name, modified_ns, changed_ns, size FROM knowledge_sources"
             rows = await self._store.look(lambda connection: connection.execute(query).fetchall())
-            known = {_File(agent, name): _Stamp(*stamp) for agent, name, *stamp in rows}
+            known = {_File(agent, name): FileStamp(*stamp) for agent, name, *stamp in rows}
             for file in (known.keys() | self._skipped.keys()) - found.keys():
                 await self._remove(file)
             for file, (path, stamp) in found.items():
@@ -139,7 +135,7 @@ class Knowledge:
                 _log.warning("knowledge can't be refreshed", extra={"reason": str(error)})
             await asyncio.sleep(seconds)
 
-    async def _index(self, file: _File, path: Path, stamp: _Stamp) -> None:
+    async def _index(self, file: _File, path: Path, stamp: FileStamp) -> None:
         try:
             digest, passages = await asyncio.to_thread(_read, path, file.name)
         except FileNotFoundError:
@@ -166,10 +162,38 @@ def rendered(passages: Iterable[Passage], max_characters: int = 2500) -> str:
     return text if len(text) <= max_characters else text[: max_characters - 1].rsplit(" ", 1)[0] + "…"
 
 
+@dataclass(frozen=True)
+class FolderReport:
+    """An agent's folder, for `gateway doctor`. `skipped` holds the reason for each file that can't be used."""
+
+    files: int
+    passages: int
+    indexed: int
+    """Files that the index has in their present version."""
+    skipped: Mapping[str, str]
+
+
+def examine_folder(agent: str, folder: Path, database: Path) -> FolderReport:
+    """Read every file as `Knowledge.refresh` does, and compare with its index. Changes nothing; blocks."""
+    found, skipped, passages = _scan({agent: folder}), {}, 0
+    for file, (path, _) in found.items():
+        try:
+            passages += len(_read(path, file.name)[1])
+        except (OSError, ValueError) as error:
+            skipped[file.name] = error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+    known: dict[str, FileStamp] = {}
+    with contextlib.suppress(sqlite3.Error):  # no gateway has run here yet
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as index:
+            query = "SELECT name, modified_ns, changed_ns, size FROM knowledge_sources WHERE agent = ?"
+            known = {name: FileStamp(*stamp) for name, *stamp in index.execute(query, (agent,))}
+    indexed = sum(known.get(file.name) == stamp for file, (_, stamp) in found.items())
+    return FolderReport(len(found) - len(skipped), passages, indexed, skipped)
+
+
 # Files
 
 
-def _scan(folders: Mapping[str, Path]) -> dict[_File, tuple[Path, _Stamp]]:
+def _scan(folders: Mapping[str, Path]) -> dict[_File, tuple[Path, FileStamp]]:
     """Every visible file. Unreadable ones are left out."""
     found = {}
     for agent, folder in folders.items():
@@ -184,7 +208,7 @@ def _scan(folders: Mapping[str, Path]) -> dict[_File, tuple[Path, _Stamp]]:
     return found
 
 
-def _stamp(path: Path, root: Path) -> _Stamp | None:
+def _stamp(path: Path, root: Path) -> FileStamp | None:
     """None for anything but a regular file, and for links that leave the folder."""
     try:
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
@@ -194,7 +218,7 @@ def _stamp(path: Path, root: Path) -> _Stamp | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+    return FileStamp.from_status(status)
 
 
 def _read(path: Path, name: str) -> tuple[str, list[Passage]]:
@@ -348,7 +372,7 @@ def _tags(agent: str) -> tuple[str, str]:
     return "knowledge", f"agent:{agent}"
 
 
-def _keep(connection: Connection, file: _File, stamp: _Stamp, digest: str, passages: Iterable[Passage]) -> None:
+def _keep(connection: Connection, file: _File, stamp: FileStamp, digest: str, passages: Iterable[Passage]) -> None:
     """Replace the file's passages, unless its content is the same."""
     row = connection.execute("SELECT digest FROM knowledge_sources WHERE agent = ? AND name = ?", file)
     if row.fetchone() != (digest,):

@@ -7,9 +7,10 @@ reverted, a caller forgotten, old entries expire) therefore leaves exactly what 
 projected item is stored as a document too, so that a search finds it.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -152,7 +153,7 @@ class MemoryLog(ABC, Generic[Item]):
         """All changes in the order of the calls: why each item is what it is."""
         scope = self._scope(agent, caller)
         entries = await self._store.look(lambda connection: self._entries(connection, scope))
-        return list(self._project(entries)[1])
+        return list((await asyncio.to_thread(self._project, entries))[1])  # hundreds of facts take most of a second
 
     async def is_reverted(self, session_id: str) -> bool:
         """Whether a call was reverted, or its caller forgotten."""
@@ -196,6 +197,7 @@ class MemoryLog(ABC, Generic[Item]):
             )
             connection.execute(f"DELETE FROM documents WHERE source = ? AND {tagged}", (self.source, *tokens))
             delete_undo(connection, caller, agent)
+            self._caller_forgotten(connection, agent, caller)
             return connection.execute(f"DELETE FROM memory_entries WHERE {condition}", values).rowcount
 
         return await self._store.run(work)
@@ -295,12 +297,15 @@ class MemoryLog(ABC, Generic[Item]):
         )
 
     def _delete(self, connection: Connection, keys: Sequence[EntryKey]) -> None:
-        self._entries_deleted(connection, {(session_id,) for session_id, _ in keys})
+        self._entries_deleted(connection, keys)
         statement = "DELETE FROM memory_entries WHERE source = ? AND session_id = ? AND position = ?"
         connection.executemany(statement, [(self.source, *key) for key in keys])
 
-    def _entries_deleted(self, connection: Connection, sessions: Iterable[tuple[str]]) -> None:
-        """Called in the transaction that deletes some entries of these sessions."""
+    def _entries_deleted(self, connection: Connection, keys: Sequence[EntryKey]) -> None:
+        """Called in the transaction that deletes these entries, before they are gone."""
+
+    def _caller_forgotten(self, connection: Connection, agent: str | None, caller: str) -> None:
+        """Called in the transaction that deletes a caller's entries, with one agent or all."""
 
     def _delete_session(self, connection: Connection, session_id: str) -> int:
         statement = "DELETE FROM memory_entries WHERE session_id = ? AND source = ?"
@@ -312,8 +317,8 @@ class MemoryLog(ABC, Generic[Item]):
         gone = """memory_entries WHERE source = ? AND agent = ? AND caller = ? AND document_id <> ''
             AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)"""
         columns = (*scope, *scope.documents)
-        if sessions := connection.execute(f"SELECT DISTINCT session_id FROM {gone}", columns).fetchall():
-            self._entries_deleted(connection, sessions)
+        if keys := connection.execute(f"SELECT session_id, position FROM {gone}", columns).fetchall():
+            self._entries_deleted(connection, keys)
             connection.execute(f"DELETE FROM {gone}", columns)
         items, _ = self._project(self._entries(connection, scope))
         now = datetime.now(UTC)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from gateway.errors import StoreUnavailable
+from gateway.memory.corrections import Corrections
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.identity import only_person, same_person
 from gateway.memory.memory_log import Retention
@@ -89,7 +90,10 @@ class Recall:
         facts of more trusted calls are before all others, and only such calls and topics count.
         """
         facts = await self._all_facts(agent, caller)
-        facts = await _harmless(facts, lambda fact: sensitive_category(fact.text) is None)
+        facts = await _chosen(facts, lambda fact: sensitive_category(fact.text) is None)
+        if any(fact.person for fact in facts):
+            corrections = await self._corrections(agent, caller)
+            facts = [replace(fact, person=corrections.name(fact.person)) for fact in facts]
         if len(facts) < 2:
             return facts
         scope = (f"agent:{agent}", f"caller:{caller}")
@@ -116,24 +120,30 @@ class Recall:
         """The topics for the prompt of a call. Raises StoreUnavailable."""
         topics = await self._topics.pinned(agent, caller, _MOST_READ, not_before=self._oldest(agent))
         topics = limited(topics, _MOST_TOPICS, lambda topic: topic.trust)
-        return await _harmless(topics, _is_harmless)
+        return await _chosen(topics, _is_harmless)
 
     def _oldest(self, agent: str) -> datetime | None:
         return self._retention.oldest(agent, datetime.now(UTC))
 
     async def own_calls(self, agent: str, caller: str) -> list[PastCall]:
         """The calls in our own store, newest first, up to the limit of each level. Raises StoreUnavailable."""
-        return await self._current(await self._newest_calls(agent, caller, self._limit))
+        return await self._current(await self._newest_calls(agent, caller, self._limit), agent, caller)
 
     async def _newest_calls(self, agent: str, caller: str, limit: int) -> list[Document]:
-        """The documents of the newest calls, and as many verified ones as `limit` however many others came later."""
+        """
+        The documents of the newest calls, and as many verified ones as `limit` however many others came later.
+
+        Calls without notes count only if there are no others.
+        """
         tags = ("voice-session", f"agent:{agent}", f"caller:{caller}")
         found: list[Document] = []
+        noted: list[Document] = []
         for asked in (limit, limit * 10, _MOST_READ):
             found = await self._own.newest(tags=tags, limit=asked)
-            if len(found) < asked or sum(_trust(call) is TrustLevel.EVERYTHING for call in found) >= limit:
+            noted = await _chosen(found, lambda call: bool((read := read_call(call)) and read.has_notes))
+            if len(found) < asked or sum(_trust(call) is TrustLevel.EVERYTHING for call in noted) >= limit:
                 break
-        return limited(found, limit, _trust)
+        return limited(noted or found, limit, _trust)
 
     async def remote_calls(self, agent: str, caller: str) -> list[PastCall]:
         """The calls in the remote store, newest first; the last minutes may be missing. Raises StoreError."""
@@ -144,24 +154,29 @@ class Recall:
         deadline = clock() + _REMOTE_SECONDS
         for pause in _RETRY_PAUSES:
             try:
-                return await self._current(
-                    await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock())
-                )
+                found = await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock())
+                return await self._current(found, agent, caller)
             except StoreUnavailable as error:
                 wait = max(pause, error.retry_after or 0)
                 if clock() + wait >= deadline:
                     raise
             await asyncio.sleep(wait)
         found = await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock())
-        return await self._current(found)
+        return await self._current(found, agent, caller)
 
-    async def _current(self, documents: Iterable[Document]) -> list[PastCall]:
-        """The calls in these documents that are not old enough for the archive, newest first."""
+    async def _current(self, documents: Iterable[Document], agent: str, caller: str) -> list[PastCall]:
+        """What still holds of the calls in these documents that are not old enough for the archive, newest first."""
         calls = [call for document in documents if (call := read_call(document))]
         oldest = self._retention.oldest_call(datetime.now(UTC))
         current = [call for call in calls if oldest is None or call.started_at >= oldest]
         current.sort(key=lambda call: call.started_at, reverse=True)
-        return await asyncio.to_thread(lambda: [_harmless_call(call) for call in current]) if current else []
+        if not current:
+            return []
+        corrections = await self._corrections(agent, caller)
+        return await asyncio.to_thread(lambda: [_harmless_call(corrections.call(call)) for call in current])
+
+    async def _corrections(self, agent: str, caller: str) -> Corrections:
+        return Corrections.of(await self._facts.known(agent, caller, _ALL_FACTS, superseded=True))
 
     async def search(self, agent: str, caller: str, text: str, limit: int = 5, *, person: str = "") -> list[str]:
         """
@@ -171,7 +186,9 @@ class Recall:
         """
         tags = (f"agent:{agent}", f"caller:{caller}")
         known = await self._all_facts(agent, caller)
-        person = person or only_person(most_trusted((fact.trust, fact.person) for fact in known))
+        corrections = await self._corrections(agent, caller)
+        given = most_trusted((fact.trust, fact.person) for fact in known)
+        person = corrections.name(person) or only_person(map(corrections.name, given))
         now = datetime.now(UTC)
         found: list[Hit] = []
         for asked in (limit + _MORE, _MOST_READ):
@@ -181,7 +198,7 @@ class Recall:
                 for hit in hits
                 if hit.score > _FOUND_SCORE
                 and self._retention.is_current(hit.document, agent, now)
-                and is_of(_person(hit.document), person)
+                and is_of(corrections.name(_person(hit.document)), person)
             ]
             if len(hits) < asked or all(_trust(hit.document) is TrustLevel.EVERYTHING for hit in found[:limit]):
                 break
@@ -232,9 +249,9 @@ def _harmless_call(call: PastCall) -> PastCall:
     )
 
 
-async def _harmless(items: list[T], is_harmless: Callable[[T], bool]) -> list[T]:
+async def _chosen(items: list[T], is_wanted: Callable[[T], bool]) -> list[T]:
     """Those that may be used. In a thread: long texts take a while. A caller who is new needs none."""
-    return await asyncio.to_thread(lambda: [item for item in items if is_harmless(item)]) if items else []
+    return await asyncio.to_thread(lambda: [item for item in items if is_wanted(item)]) if items else []
 
 
 def _is_harmless(topic: PinnedTopic) -> bool:
@@ -256,10 +273,14 @@ def _person(document: Document) -> str:
 
 
 def merged(own: Iterable[PastCall], remote: Iterable[PastCall], limit: int) -> list[PastCall]:
-    """The calls of both stores, each once, up to `limit` of each level. Ours is preferred: it has the full text."""
+    """
+    The calls of both stores, each once, up to `limit` of each level. Ours is preferred: it has the full text.
+
+    Calls without notes count only if there are no others.
+    """
     calls = {call.session_id: call for call in (*remote, *own)}
     newest = sorted(calls.values(), key=lambda call: call.started_at, reverse=True)
-    return limited(newest, limit, lambda call: call.trust)
+    return limited([call for call in newest if call.has_notes] or newest, limit, lambda call: call.trust)
 
 
 def render(past_calls: Sequence[PastCall], *, now: datetime, budget_tokens: int = 800) -> str:

@@ -45,6 +45,11 @@ class PastCall:
     context: str = ""
     trust: TrustLevel = TrustLevel.EVERYTHING
 
+    @property
+    def has_notes(self) -> bool:
+        """Whether anything but the date is known of it. A caller who only hears the greeting leaves no notes."""
+        return any((self.caller_name, self.topics, self.decisions, self.action_items, self.facts, self.context))
+
 
 def read_call(document: Document) -> PastCall | None:
     """The call that a document is about; None if it names no session."""
@@ -75,6 +80,14 @@ def name_from_earlier_call(document: Document) -> str:
     return (
         _caller(_header(document.content).get("Caller", ""))[0] if document.metadata.get(NAME_FROM_EARLIER_CALL) else ""
     )
+
+
+def without_fact(content: str, fact: str) -> str:
+    """The text of a call's document without one of its important facts."""
+    head, heading, rest = content.partition("\n### Important Facts\n")
+    facts, next_heading, after = rest.partition("\n###")
+    kept = [line for line in facts.split("\n") if line != f"- {fact}"]
+    return f"{head}{heading}{chr(10).join(kept)}{next_heading}{after}"
 
 
 def belongs_to(document: Document, agent: str, caller: str) -> bool | None:

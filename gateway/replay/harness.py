@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,30 +20,126 @@ import httpx
 import orjson
 from starlette.applications import Starlette
 
+from gateway.app import Timeouts, create_app
 from gateway.audio import seconds_of
+from gateway.calls.call import Call
+from gateway.calls.engine_connection import EngineTimeouts
+from gateway.calls.manager import CallManager
+from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
+from gateway.engines.interface import VoiceEngine
 from gateway.errors import RecordingError
 from gateway.finalization.document import call_document
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory import facts, pinned_topics
 from gateway.memory.facts import Fact
 from gateway.memory.pinned_topics import PinnedTopic
+from gateway.memory.recall import Recall
 from gateway.memory.summary_parser import PastCall
+from gateway.replay.compare import Difference, compare, compare_stored
+from gateway.replay.playback import RecordedRecall, RecordedToolLoader
 from gateway.replay.player import TIMEOUT, Observer, Outcome, Player, StoredCall
-from gateway.replay.recording import AudioChecksum, CallHeader, Fields, RecordedFrame, Recording
+from gateway.replay.recording import (
+    AudioChecksum,
+    CallHeader,
+    RecordedEngine,
+    RecordedFrame,
+    RecordedNote,
+    Recording,
+)
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
 from gateway.simulate.carriers import CarrierCall, SimulatedCarrier, SimulatedTelnyx, SimulatedTwilio
 from gateway.simulate.engine import SimulatedEngine
 from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame
-from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, own_gateway, serve_on_loopback
-from gateway.simulate.services import SimulatedLlm, SimulatedRemem
+from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, serve_on_loopback
+from gateway.simulate.services import SimulatedLlm
+from gateway.simulate.softphone import SimulatedSoftphone
+from gateway.simulate.virtual_time import VirtualTimeLoop
+from gateway.websocket.interface import Connector
+from gateway.websocket.port_mux import PortMux
 
 _FINALIZATION_SECONDS: Final = 30.0
-_CARRIERS: Final[dict[str, type[SimulatedTwilio] | type[SimulatedTelnyx]]] = {
-    "twilio": SimulatedTwilio,
-    "telnyx": SimulatedTelnyx,
-    "softphone": SimulatedTwilio,  # the softphone uses Twilio's media protocol
-}
+_FASTEST: Final = 200.0
+"""Times real time. Without a limit, timers of the gateway would overtake data on its way through a socket."""
+_PATIENT: Final = Timeouts(engine=EngineTimeouts(memory=3.0), turn_recall=3.0)
+"""On the machine's clock: memory is to reach the first prompt even if the machine is slow."""
+_LONGEST_HANDSHAKE: Final = 600.0
+"""Seconds: a handshake takes as long as in the recording."""
+
+
+def replay(recording: Recording, *, speed: float = 0.0, timeouts: Timeouts = Timeouts()) -> list[Difference]:
+    """
+    Play one call into a temporary gateway; return the differences.
+
+    The gateway's clock is that of the recording: what it does after a while, it does at the same place. `speed`: 1 for
+    real time, 0 for as fast as possible. `timeouts`: those of the gateway that recorded the call. Runs an event loop of
+    its own.
+    """
+
+    async def play() -> list[Difference]:
+        async with replay_harness(recording, plays_memory=True, timeouts=timeouts) as harness:
+            await harness.seed(recording)
+            outcome = await harness.play(recording, speed=1.0)
+            stored = await harness.stored_call(recording)
+        return [*compare(recording, outcome), *compare_stored(recording, stored)]
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(speed or _FASTEST)) as runner:
+        return runner.run(play())
+
+
+class OwnGateway:
+    """The temporary gateway (`GatewayInternals`)."""
+
+    def __init__(self, recording: Recording, *, plays_memory: bool, timeouts: Timeouts) -> None:
+        """`plays_memory`: memory comes from the recording, else from the gateway's store."""
+        self._recording = recording
+        self._plays_memory = plays_memory
+        self._timeouts = timeouts
+        self._recall: RecordedRecall | None = None
+        self._manager: CallManager | None = None
+
+    @contextlib.asynccontextmanager
+    async def serve(self, settings: Settings, engine_url: str) -> AsyncIterator[str]:
+        """Run it while the block runs; yields its URL."""
+
+        def make_engine(number: int, settings: Settings, connect: Connector) -> VoiceEngine:
+            return PlayedEngine(engines[number], _engine_name(number), engine_url, connect)
+
+        engines = self._recording.header.engines
+        app = create_app(
+            settings,
+            engines={_engine_name(number): partial(make_engine, number) for number in range(len(engines))},
+            timeouts=self._timeouts,
+            recall=self._make_recall,
+            tool_loader=partial(RecordedToolLoader, self._recording),
+            identify=lambda *_, **__: self._recording.header.identity,
+        )
+        lifespan = app.router.lifespan_context
+
+        @contextlib.asynccontextmanager
+        async def observed(app: Starlette) -> AsyncIterator[Any]:
+            async with lifespan(app) as state:
+                self._manager = state["call_manager"] if state is not None else None
+                yield state
+
+        app.router.lifespan_context = observed
+        async with serve_on_loopback(app, http=PortMux, ws="none", lifespan="on") as url:
+            yield url
+
+    def live_call(self) -> Call | None:
+        if self._manager is None:
+            return None
+        return next((self._manager.operator.here(session_id) for session_id, _ in self._manager.monitors), None)
+
+    def memory_arrives(self) -> None:
+        if self._recall is not None:
+            self._recall.come_late()
+
+    def _make_recall(self, *parts: Any) -> Recall:
+        if not self._plays_memory:
+            return Recall(*parts)
+        self._recall = RecordedRecall(self._recording, *parts)
+        return self._recall
 
 
 @dataclass(frozen=True)
@@ -52,13 +149,14 @@ class ReplayHarness:
     api: GatewayApi
     carrier: SimulatedCarrier
     engine: SimulatedEngine
+    _gateway: OwnGateway
     _archive: Path
 
     async def play(
         self, recording: Recording, *, speed: float = 0.0, timeout: float = TIMEOUT, observer: Observer | None = None
     ) -> Outcome:
-        player = Player(recording, self.carrier, self.engine, self.api.address, speed=speed, timeout=timeout)
-        return await player.play(observer)
+        peers = self.carrier, self.engine, self.api.address
+        return await Player(recording, *peers, internals=self._gateway, speed=speed, timeout=timeout).play(observer)
 
     async def seed(self, recording: Recording) -> None:
         """Put what the recorded call remembered into the gateway's store."""
@@ -71,7 +169,7 @@ class ReplayHarness:
             await self.api.wait_idle(_FINALIZATION_SECONDS)
         known = {past_call.session_id for past_call in recording.memory.calls}
         header = recording.header
-        hits = await self.api.call_documents(f"agent:{header.agent['name']}", f"caller:{header.caller}")
+        hits = await self.api.call_documents(f"agent:{header.agent['name']}", f"caller:{header.identity}")
         new = [hit for hit in hits if hit["metadata"] and hit["metadata"].get("session_id", "") not in known]
         if not new:
             return StoredCall()
@@ -82,68 +180,101 @@ class ReplayHarness:
 
 
 @contextlib.asynccontextmanager
-async def replay_harness(recording: Recording) -> AsyncIterator[ReplayHarness]:
-    """A harness with this recording's carrier, agent and caller, and the model that wrote its summary."""
+async def replay_harness(
+    recording: Recording, *, plays_memory: bool = False, timeouts: Timeouts = _PATIENT
+) -> AsyncIterator[ReplayHarness]:
+    """
+    A harness with this recording's carrier, engines, agent and caller, and the model that wrote its summary.
+
+    `plays_memory`: what the call remembers is the recorded memory, else what the gateway's store has.
+    """
+    header, summary = recording.header, recording.summary
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-replay-")))
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
         engine = await stack.enter_async_context(SimulatedEngine())
-        carrier = _CARRIERS[recording.header.carrier](http)
-        summary = recording.summary
-        llm = SimulatedLlm(summary.written_by if summary else "", orjson.dumps(summary).decode())
-        remem = _late_store(recording, engine)
-        routes = [*carrier.routes(), *llm.routes(), *remem.routes()]
-        services_url = await stack.enter_async_context(serve_on_loopback(Starlette(routes=routes)))
         admin_token = Secret(secrets.token_urlsafe(16))
+        carrier: SimulatedCarrier
+        match header.carrier:
+            case "telnyx":
+                carrier = SimulatedTelnyx(http)
+            case "softphone":
+                carrier = SimulatedSoftphone(http, admin_token)
+            case _:
+                carrier = SimulatedTwilio(http)
+        llm = SimulatedLlm(summary.written_by if summary else "", orjson.dumps(summary).decode())
+        services_url = await stack.enter_async_context(
+            serve_on_loopback(Starlette(routes=[*carrier.routes(), *llm.routes()]))
+        )
         settings = Settings(
             **carrier.settings(services_url),
             **llm.settings(services_url),
-            **remem.settings(services_url),
             data_dir=folder / "data",
             voice_session_archive_dir=folder / "archive",
+            voice_session_archive_days=0,  # a recording may be old
+            memory_retention_days=0,
+            memory_vectors=False,
             voice_session_context_limit=max(3, len((recording.late_memory or recording.memory).calls)),
-            allowed_callers=frozenset({recording.header.caller or "*"}),
-            agents={str(recording.header.agent["name"]): _agent_table(recording.header.agent, folder)},
+            max_call_seconds=round(header.longest_call),
+            allowed_callers=frozenset({header.caller or "*"}),
+            agents={str(header.agent["name"]): _agent_table(recording, folder)},
             folder=folder,
-            deepgram_api_key=Secret("replay"),
-            deepgram_agent_url=engine.url,
             gateway_admin_token=admin_token,
         )
-        url = await stack.enter_async_context(own_gateway(settings))
-        yield ReplayHarness(GatewayApi(GatewayAddress(url), http, admin_token), carrier, engine, folder / "archive")
+        gateway = OwnGateway(recording, plays_memory=plays_memory, timeouts=timeouts)
+        url = await stack.enter_async_context(gateway.serve(settings, engine.url))
+        api = GatewayApi(GatewayAddress(url), http, admin_token)
+        yield ReplayHarness(api, carrier, engine, gateway, folder / "archive")
 
 
-def _late_store(recording: Recording, engine: SimulatedEngine) -> SimulatedRemem:
-    """The remote store, where memory reached the recorded call late: it answers at the same point of the call."""
-    known = {call.session_id for call in recording.memory.calls}
-    late = recording.late_memory.calls if recording.late_memory is not None else ()
-    documents = [stored_document(call, recording.header) for call in late if call.session_id not in known]
-    messages = 0  # that the engine had received before the update
-    for frame in recording.frames:
-        if frame.direction == "to" and frame.peer == "engine" and isinstance(frame.content, JsonFrame):
-            if frame.content.fields.get("type") == "UpdatePrompt":
-                break
-            messages += 1
-
-    async def ready() -> None:
-        await engine.sink.wait_for(messages=messages, audio_bytes=0, timeout=TIMEOUT)
-
-    return SimulatedRemem(documents, ready)
+def _engine_name(number: int) -> str:
+    return f"recorded-{number + 1}"
 
 
-def _agent_table(agent: Fields, folder: Path) -> dict[str, Any]:
+class PlayedEngine(DeepgramEngine):
+    """One engine of a recorded call. Recordings hold Deepgram messages, whichever engine took the call."""
+
+    def __init__(self, recorded: RecordedEngine, name: str, url: str, connect: Connector) -> None:
+        super().__init__(connect, url, Secret("replay"), DeepgramTimeouts(connect=_LONGEST_HANDSHAKE))
+        self.name, self.has_llm = name, recorded.has_llm
+
+
+def _agent_table(recording: Recording, folder: Path) -> dict[str, Any]:
     """The recorded agent as a table of gateway.toml; its prompt becomes a file."""
+    header, agent = recording.header, recording.header.agent
     prompt = folder / "prompt.md"
     prompt.write_text(str(agent["prompt"]), encoding="utf-8")
-    table = {key: agent[key] for key in ("greeting", "sorry", "listen", "think", "language") if key in agent}
-    given = {key: agent[key] for key in ("numbers", "timezone") if agent.get(key)}
+    names = ("sorry", "listen", "think", "language", "interrupt", "patience", "silence")
+    table = {key: agent[key] for key in names if key in agent}
+    optional = ("numbers", "timezone", "transfer_to", "disabled_tools")
+    table |= {key: agent[key] for key in optional if agent.get(key)}
+    if (filler := agent.get("filler")) and filler["phrases"]:  # a sound is in no recording
+        table["filler"] = {"after": filler["after"], "say": filler["phrases"]}
     if any(agent.get("consent", {}).values()):
-        given["consent"] = {**agent["consent"], "always": True}  # the replay itself is not recorded
+        table["consent"] = {**agent["consent"], "always": True}  # the replay itself is not recorded
     if agent.get("has_brain"):  # the simulated engine never calls the model, but the settings it gets must name one
-        given["brain"] = "script"
+        table["brain"] = "script"
         if not agent["engine_thinks"]:
             del table["think"]
-    return {**table, **given, "voice": agent["speak"], "prompt": prompt.name}
+    kinds = ("attested", "partly_attested", "unattested", "failed", "withheld", "allow_listed")
+    return {
+        **table,
+        "greeting": " ".join(filter(None, [agent.get("greeting", ""), *_added_to_greeting(recording)])),
+        "voice": agent["speak"],
+        "prompt": prompt.name,
+        "engine": [*map(_engine_name, range(len(header.engines)))],
+        "memory": {"trust": dict.fromkeys(kinds, header.trust)},
+    }
+
+
+def _added_to_greeting(recording: Recording) -> Iterator[str]:
+    """What a tool had the agent say before the settings had left."""
+    for step in recording.steps:
+        match step:
+            case RecordedFrame(content=JsonFrame({"type": "Settings"})):
+                return
+            case RecordedNote(name="action", content={"do": "say", "text": str(text)}):
+                yield text
 
 
 # What a recorded call found in the store
@@ -162,7 +293,7 @@ def stored_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
     session = VoiceSession(
         id=past_call.session_id,
         agent=past_call.agent or header.agent["name"],
-        caller=past_call.caller or header.caller,
+        caller=past_call.caller or header.identity,
         carrier=header.carrier,
         started_at=past_call.started_at,
         ended_at=past_call.started_at,
@@ -207,7 +338,7 @@ def _document(
         "content": content,
         "source": source,
         "source_id": source_id,
-        "tags": [source, f"agent:{header.agent['name']}", f"caller:{header.caller}"],
+        "tags": [source, f"agent:{header.agent['name']}", f"caller:{header.identity}"],
         "created_at": created_at.isoformat(),
         "metadata": metadata,
     }

@@ -7,16 +7,18 @@ Reads a recorded call. One JSON object per line, in the order in which the gatew
     {"t": 0.2, "to": "carrier", "bytes": 160, "crc": 907060870}       audio the gateway sent on
     {"t": 0.3, "from": "carrier", "text": "…"}                        a frame that was not JSON
 
-`t` is seconds since `start`; `start` itself holds the token and is left out. Further notes are "memory" (past calls,
-facts and topics found in time for the first prompt), "late memory" (the same including what arrived during the call),
-"ended" (the session with its turns) and "summary". `gateway.calls.recorder` writes the file; with a key, several lines
-are one encrypted line (`gateway.calls.recording_files`).
+`t` is seconds since `start`; `start` itself holds the token and is left out. Notes about the whole call are "memory"
+(past calls, facts and topics found in time for the first prompt), "late memory" (the same including what arrived during
+the call), "ended" (the session with its turns) and "summary". Notes of a moment are "engine" (an attempt to connect to
+it), "engine lost", "reply" (of the gateway to a language model request of the engine), "action" (of a tool or an
+operator), "stream lost", and "stream" (another media stream of the same call). `gateway.calls.recorder` writes the
+file; with a key, several lines are one encrypted line (`gateway.calls.recording_files`).
 """
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -26,6 +28,7 @@ from pydantic import TypeAdapter
 
 from gateway.calls.recorder import FORMAT
 from gateway.calls.recording_files import PLAIN, RecordingCipher
+from gateway.engines.deepgram_codec import first_think
 from gateway.errors import RecordingError
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.facts import Fact
@@ -33,6 +36,7 @@ from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.summary_parser import PastCall
 from gateway.session import EndReason, VoiceSession
 from gateway.simulate.frames import AudioFrame, Frame, JsonFrame, TextFrame
+from gateway.telephony.machine_detection import AnsweredBy
 
 Peer = Literal["carrier", "engine"]
 Direction = Literal["from", "to"]
@@ -70,6 +74,24 @@ class RecordedFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedNote:
+    """Something that happened at one moment of the call, other than a frame."""
+
+    line: int
+    at: float
+    name: str
+    content: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEngine:
+    """A voice engine of the call."""
+
+    name: str = "deepgram"
+    has_llm: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class CallHeader:
     """What is needed to place the call again. `caller` is empty for an anonymous caller."""
 
@@ -79,8 +101,15 @@ class CallHeader:
     session_id: str
     started_at: datetime
     agent: Fields
-    functions: frozenset[str] = frozenset()
-    """The agent's own functions, without the built-in ones."""
+    engines: tuple[RecordedEngine, ...] = ()
+    """In order of preference; none in recordings of earlier versions."""
+    trust: str = "everything"
+    """The trust level of the caller when the call began."""
+    personas: Mapping[str, str] = field(default_factory=dict)
+    longest_call: float = 0.0
+    """Seconds; 0 for no limit."""
+    identity: str = ""
+    """The key of the caller's memory, as of the end of the call; empty: nothing was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +130,8 @@ class Recording:
 
     path: Path
     header: CallHeader
-    frames: tuple[RecordedFrame, ...]
+    steps: tuple[RecordedFrame | RecordedNote, ...]
+    """All frames, and notes of a moment, in order."""
     memory: RecordedMemory = RecordedMemory()
     late_memory: RecordedMemory | None = None
     """Set if some of the memory reached the engine during the call."""
@@ -110,8 +140,12 @@ class Recording:
     warning: str = ""
 
     @property
+    def frames(self) -> tuple[RecordedFrame, ...]:
+        return tuple(step for step in self.steps if isinstance(step, RecordedFrame))
+
+    @property
     def seconds(self) -> float:
-        return self.frames[-1].at if self.frames else 0.0
+        return self.steps[-1].at if self.steps else 0.0
 
     @property
     def end_reason(self) -> EndReason | None:
@@ -135,10 +169,16 @@ def read(path: Path, cipher: RecordingCipher = PLAIN) -> Recording:
     if not lines or lines[0][1].get("note") != "call":
         raise RecordingError(f"{path}, line 1: not a recorded call; RECORD_DIR is where the gateway writes them")
     notes = _notes(path, lines)
+    header = _header(path, lines[0][1].get("content"))
+    steps = tuple(step for number, fields in lines if (step := _step(path, number, fields)) is not None)
+    if not header.engines:
+        header = replace(header, engines=(RecordedEngine(has_llm=_has_llm(header, steps)),))
+    if (ended := notes.get("ended")) is not None:
+        header = replace(header, identity=ended.caller)
     return Recording(
         path=path,
-        header=_header(path, lines[0][1].get("content")),
-        frames=tuple(_frame(path, number, fields) for number, fields in lines if "note" not in fields),
+        header=header,
+        steps=steps,
         memory=notes.get("memory", RecordedMemory()),
         late_memory=notes.get("late memory"),
         ended=notes.get("ended"),
@@ -163,7 +203,11 @@ def _header(path: Path, content: Any) -> CallHeader:
     where = f"{path}, line 1"
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else None
-        raise RecordingError(f"{where}: format {found!r} is not known; this gateway plays format {FORMAT}")
+        newer = isinstance(found, int) and found > FORMAT
+        todo = "update this gateway" if newer else f"this gateway plays format {FORMAT}"
+        raise RecordingError(f"{where}: format {found!r} is not known; {todo}")
+    if content.get("turns_before"):
+        raise RecordingError(f"{where}: it begins in the middle of a call that another node had first")
     if content.get("carrier") not in ("twilio", "telnyx", "softphone"):
         raise RecordingError(f"{where}: carrier {content.get('carrier')!r} is not known")
     try:
@@ -177,10 +221,23 @@ def _header(path: Path, content: Any) -> CallHeader:
             session_id=_text(content["session"]),
             started_at=datetime.fromisoformat(content["started_at"]),
             agent=dict(content["agent"]),
-            functions=frozenset(map(_text, content.get("functions", ()))),
+            engines=tuple(RecordedEngine(**engine) for engine in content.get("engines", ())),
+            trust=_text(content.get("trust", "everything")),
+            personas=dict(content.get("personas", {})),
+            longest_call=float(content.get("longest_call", 0)),
+            identity=_text(content.get("identity", content["caller"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RecordingError(f"{where}: the call's header is incomplete: {error}") from None
+
+
+def _has_llm(header: CallHeader, steps: Iterable[RecordedFrame | RecordedNote]) -> bool:
+    """Whether the engine of an older recording had a language model: one without was given that of the gateway."""
+    for step in steps:
+        match step:
+            case RecordedFrame(content=JsonFrame({"type": "Settings"} as settings)):
+                return bool(header.agent.get("has_brain")) or "endpoint" not in first_think(settings)
+    return True
 
 
 def _text(value: Any) -> str:
@@ -195,7 +252,8 @@ def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
     for number, fields in lines[1:]:
         reader = _NOTES.get(str(fields.get("note", "")))
         try:
-            if reader is not None:
+            # Each stream of a call notes its memory; the first note is that of the greeting.
+            if reader is not None and not (fields["note"] == "memory" and "memory" in notes):
                 notes[fields["note"]] = reader(fields["content"])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RecordingError(f"{path}, line {number}: the note {fields['note']!r} is incomplete") from None
@@ -213,6 +271,34 @@ _NOTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ended": VoiceSession.from_json,
     "summary": CallSummary.from_json,
 }
+_MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "engine": ("name",),
+    "engine lost": ("reason", "refused"),
+    "reply": ("said", "text"),
+    "action": ("do",),
+    "late memory": (),
+    "stream lost": ("reason",),
+    "stream": (),
+}
+"""What each note of a moment must have in it."""
+
+
+def _step(path: Path, number: int, fields: Fields) -> RecordedFrame | RecordedNote | None:
+    if "note" not in fields:
+        return _frame(path, number, fields)
+    if fields["note"] not in _MOMENTS:
+        return None
+    content = fields.get("content")
+    missing = [name for name in _MOMENTS[fields["note"]] if not isinstance(content, dict) or name not in content]
+    if missing or not isinstance(fields.get("t"), int | float):
+        raise RecordingError(f"{path}, line {number}: the note {fields['note']!r} is incomplete")
+    note = RecordedNote(number, fields["t"], fields["note"], dict(content or {}))
+    match note.name, note.content:
+        case "action", {"do": "end", **rest} if rest.get("reason") not in [*EndReason]:
+            raise RecordingError(f"{path}, line {number}: this version knows no end reason {rest.get('reason')!r}")
+        case "action", {"do": "answered by", **rest} if rest.get("report") not in [*AnsweredBy]:
+            raise RecordingError(f"{path}, line {number}: this version knows no report {rest.get('report')!r}")
+    return note
 
 
 def _frame(path: Path, number: int, fields: Fields) -> RecordedFrame:

@@ -1,24 +1,29 @@
-"""Audio of `gateway call`: WAV files, or this machine's microphone and loudspeaker (sounddevice and PortAudio)."""
+"""Audio of `gateway call` and `gateway demo`: WAV files, or this machine's microphone and loudspeaker (PortAudio)."""
 
 import contextlib
 import os
+import queue
+import shutil
+import subprocess
+import threading
 import wave
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from gateway import extras
 from gateway.audio import FRAME_BYTES, SILENCE_FRAME
 from gateway.errors import SettingsError
 from gateway.speech.samples import RATE, Samples, decode, encode, resample
 
-_FULL_SCALE: Final = {1: 128, 2: 32768, 4: 2147483648}
+_FULL_SCALE: Final = {1: 128, 2: 32768, 3: 8388608, 4: 2147483648}
 _MAX_FRAMES: Final = 10
 """Frames queued in each direction: 0.2 s. Older frames are dropped to keep the delay short."""
 
-_NO_DEVICE: Final = "no microphone can be used here: {}; use --in FILE.wav and --out FILE.wav"
+_NO_DEVICE: Final = "no microphone can be used here: {}; or use --in FILE.wav and --out FILE.wav"
 
 
 def read_wav(path: Path) -> bytes:
@@ -31,7 +36,7 @@ def read_wav(path: Path) -> bytes:
         problem = getattr(error, "strerror", None) or str(error) or "it is empty"
         raise SettingsError(f"{path} can't be read: {problem}; give a WAV file with PCM audio") from None
     if width not in _FULL_SCALE:
-        raise SettingsError(f"{path} has {8 * width} bits a sample; give a WAV file with 8, 16 or 32")
+        raise SettingsError(f"{path} has {8 * width} bits a sample; give a WAV file with 8, 16, 24 or 32")
     samples = _samples(content, width, channels)
     if not len(samples):
         raise SettingsError(f"{path} holds no audio")
@@ -58,7 +63,12 @@ def write_wav(path: Path, mulaw: bytes) -> None:
 
 def _samples(content: bytes, width: int, channels: int) -> Samples:
     whole = len(content) - len(content) % (width * channels)  # a truncated file may end inside a sample
-    values = np.frombuffer(content[:whole], {1: "u1", 2: "<i2", 4: "<i4"}[width]).astype(np.float64)
+    if width == 3:  # numpy has no such integer: the low byte of four is empty
+        padded = np.zeros((whole // 3, 4), "u1")
+        padded[:, 1:] = np.frombuffer(content[:whole], "u1").reshape(-1, 3)
+        values = padded.view("<i4").ravel() / 256
+    else:
+        values = np.frombuffer(content[:whole], {1: "u1", 2: "<i2", 4: "<i4"}[width]).astype(np.float64)
     values -= 128 if width == 1 else 0
     mono: Samples = (values.reshape(-1, channels).mean(axis=1) / _FULL_SCALE[width]).astype(np.float32)
     return mono
@@ -89,8 +99,10 @@ def open_audio_device() -> Iterator[AudioDevice]:
     try:
         import sounddevice
     except (ImportError, OSError) as error:  # OSError: PortAudio itself is missing
-        problem = "PortAudio is missing" if isinstance(error, OSError) else "the package sounddevice is missing"
-        raise SettingsError(_NO_DEVICE.format(problem)) from None
+        what, how = "PortAudio", extras.how_to_install_portaudio()
+        if isinstance(error, ImportError):
+            what, how = "the package sounddevice", extras.how_to_install("local")
+        raise SettingsError(_NO_DEVICE.format(f"{what} is missing; run: {how}")) from None
     device = AudioDevice()
     try:
         stream = sounddevice.Stream(
@@ -99,4 +111,84 @@ def open_audio_device() -> Iterator[AudioDevice]:
         with stream:
             yield device
     except sounddevice.PortAudioError as error:
-        raise SettingsError(_NO_DEVICE.format(str(error).splitlines()[0])) from None
+        problem = f"{str(error).splitlines()[0]}; connect one"
+        raise SettingsError(_NO_DEVICE.format(problem)) from None
+
+
+# The loudspeaker alone
+
+_PLAYERS: Final = {
+    "aplay": f"-q -t raw -f S16_LE -r {RATE} -c 2",
+    "paplay": f"--raw --format=s16le --rate={RATE} --channels=2",
+}
+"""Programs that play what they read from stdin, for a machine without PortAudio."""
+_HEAD_START: Final = bytes(RATE * 4 // 5)
+"""A fifth of a second of silence, played first: later frames may come that late without a gap."""
+_NO_LOUDSPEAKER: Final = "no loudspeaker can be used here ({}); connect one, and run: {}"
+
+
+class Loudspeaker:
+    """Plays stereo audio, 16 bits at RATE, on a thread of its own, so that `play` never waits."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="loudspeaker", daemon=True)
+        self._thread.start()
+        self.play(_HEAD_START)
+
+    def play(self, audio: bytes) -> None:
+        self._queue.put(audio)
+
+    def finish(self) -> None:
+        """Wait until everything was written."""
+        self._queue.put(b"")
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # the player was closed
+            while audio := self._queue.get():
+                self._write(audio)
+
+
+@contextlib.contextmanager
+def open_loudspeaker() -> Iterator[Loudspeaker]:
+    """PortAudio's default device, or a player of this machine. SettingsError if there is neither."""
+    with contextlib.ExitStack() as stack:
+        try:
+            import sounddevice
+
+            stream = sounddevice.RawOutputStream(samplerate=RATE, channels=2, dtype="int16", latency="high")
+            write = _writer(stack.enter_context(stream), sounddevice.PortAudioError)
+        except Exception as error:  # PortAudio or its package is missing, or there is no device
+            write = stack.enter_context(_player(f"{error}".partition("\n")[0]))
+        loudspeaker = Loudspeaker(write)
+        yield loudspeaker
+        loudspeaker.finish()
+
+
+def _writer(stream: Any, failure: type[Exception]) -> Callable[[bytes], object]:
+    """Writes to a stream of PortAudio. Raises OSError if the device is gone."""
+
+    def write(audio: bytes) -> None:
+        try:
+            stream.write(audio)
+        except failure as error:
+            raise OSError(str(error)) from None
+
+    return write
+
+
+@contextlib.contextmanager
+def _player(problem: str) -> Iterator[Callable[[bytes], object]]:
+    for name in filter(shutil.which, _PLAYERS):
+        command = [name, *_PLAYERS[name].split()]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as process:
+            assert process.stdin is not None
+            try:
+                process.wait(0.3)  # it ends at once where there is no sound card
+            except subprocess.TimeoutExpired:
+                yield process.stdin.write
+                return
+    raise SettingsError(_NO_LOUDSPEAKER.format(problem, extras.how_to_install_portaudio()))

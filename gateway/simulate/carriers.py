@@ -98,8 +98,13 @@ class CarrierCall:
         self.sink = FrameSink()
         self.ended = asyncio.Event()
         """Set when the gateway requested the hang-up or closed the media socket."""
+        self.connect(socket)
+
+    def connect(self, socket: ClientConnection) -> None:
+        """Go on with this media socket."""
+        self.ended.clear()
         self._socket = socket
-        self._reading = asyncio.get_running_loop().create_task(self._read(), name="carrier socket")
+        self._reading = asyncio.get_running_loop().create_task(self._read(socket), name="carrier socket")
 
     async def send(self, frame: Frame) -> None:
         assert not isinstance(frame, AudioFrame)  # a carrier sends audio inside JSON
@@ -112,9 +117,14 @@ class CarrierCall:
         await self._socket.close()
         await self._reading
 
-    async def _read(self) -> None:
+    async def lose_stream(self) -> None:
+        """Drop the media socket without a close frame. The call goes on."""
+        self._socket.transport.abort()
+        await self._reading
+
+    async def _read(self, socket: ClientConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
-            async for text in self._socket:
+            async for text in socket:
                 frame = parse_text(text)
                 match frame:
                     case JsonFrame({"event": "media", "media": {"payload": payload}}):
@@ -137,9 +147,20 @@ class SimulatedCarrier(ABC):
             call_id, stream_url = await self._announce(caller, called, gateway)
             socket = await gateway.open_media(stream_url)
         self._call = call = CarrierCall(call_id, caller, called, socket)
+        await self._open_stream(call, stream_id)
+        return call
+
+    async def resume_call(self, call: CarrierCall, stream_id: str, gateway: GatewayAddress) -> None:
+        """Open another media stream for a call that has lost its own. SettingsError if the gateway gives it up."""
+        await call.close()
+        with gateway.translated_errors():
+            stream_url = await self._resume(call, gateway)
+            call.connect(await gateway.open_media(stream_url))
+        await self._open_stream(call, stream_id)
+
+    async def _open_stream(self, call: CarrierCall, stream_id: str) -> None:
         for message in self._stream_opening(call, stream_id):
             await call.send(JsonFrame(message))
-        return call
 
     async def hang_up(self, call: CarrierCall, gateway: GatewayAddress) -> None:
         """Report the end of the call by webhook. A gateway that is gone is ignored."""
@@ -163,6 +184,10 @@ class SimulatedCarrier(ABC):
         """Send the webhook of an incoming call. Returns the call id and the stream URL from the gateway's answer."""
 
     @abstractmethod
+    async def _resume(self, call: CarrierCall, gateway: GatewayAddress) -> str:
+        """The URL of another stream for this call."""
+
+    @abstractmethod
     def _stream_opening(self, call: CarrierCall, stream_id: str) -> list[dict[str, Any]]: ...
 
     @abstractmethod
@@ -183,14 +208,18 @@ class SimulatedTwilio(SimulatedCarrier):
         return account | {"twilio_api_url": api_url}
 
     def routes(self) -> list[Route]:
-        return [Route("/2010-04-01/Accounts/{account}/Calls/{call}.json", self._update_call, methods=["POST"])]
+        path = "/2010-04-01/Accounts/{account}/Calls/{call}.json"
+        return [
+            Route(path, self._update_call, methods=["POST"]),
+            Route(path, self._show_call, methods=["GET"]),
+        ]
 
     async def _announce(self, caller: str, called: str, gateway: GatewayAddress) -> tuple[str, str]:
         call_id = f"CA{secrets.token_hex(16)}"
         form = twilio_form(self._account_sid, call_id, "ringing", caller=caller, called=called)
         answer = await self._post("/twilio/incoming", form, gateway)
         if answer.status_code == 403:
-            raise _rejected(gateway, "it rejects the signature; are TWILIO_AUTH_TOKEN and PUBLIC_URL the ones it has?")
+            raise _rejected(gateway, "it rejects the signature; do TWILIO_AUTH_TOKEN and PUBLIC_URL match its own?")
         if not answer.is_success:
             raise _rejected(gateway, f"the voice webhook answered with status {answer.status_code}")
         try:
@@ -199,6 +228,15 @@ class SimulatedTwilio(SimulatedCarrier):
             problem = "it rejects the caller; is the recorded number in ALLOWED_CALLERS?"
             raise _rejected(gateway, problem) from None
         return call_id, stream_url
+
+    async def _resume(self, call: CarrierCall, gateway: GatewayAddress) -> str:
+        form = twilio_form(self._account_sid, call.id, "in-progress", caller=call.caller, called=call.called)
+        answer = await self._post("/twilio/resume", form, gateway)
+        try:
+            stream_url, self._stream_token = twilio_stream(answer.text)
+        except ValueError:
+            raise _rejected(gateway, "it does not resume the call") from None
+        return stream_url
 
     def _stream_opening(self, call: CarrierCall, stream_id: str) -> list[dict[str, Any]]:
         return [
@@ -219,6 +257,9 @@ class SimulatedTwilio(SimulatedCarrier):
         self._gateway_hung_up(call_id)
         return JSONResponse({"sid": call_id, "status": "completed"})
 
+    async def _show_call(self, request: Request) -> Response:
+        return JSONResponse({"sid": request.path_params["call"], "status": "in-progress"})
+
 
 class SimulatedTelnyx(SimulatedCarrier):
     """Telnyx: signed Call Control events, and the commands that answer them. Has its own key pair."""
@@ -227,6 +268,9 @@ class SimulatedTelnyx(SimulatedCarrier):
         super().__init__(http)
         self._key = Ed25519PrivateKey.generate()
         self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._new_stream: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._transfer = ""
+        """Identifies the leg to which the gateway transfers the caller."""
 
     def settings(self, api_url: str) -> dict[str, Any]:
         public_key = self._key.public_key().public_bytes_raw()
@@ -237,7 +281,10 @@ class SimulatedTelnyx(SimulatedCarrier):
         }
 
     def routes(self) -> list[Route]:
-        return [Route("/calls/{call:path}/actions/{action}", self._act, methods=["POST"])]
+        return [
+            Route("/calls/{call:path}/actions/{action}", self._act, methods=["POST"]),
+            Route("/calls/{call:path}", self._show_call, methods=["GET"]),
+        ]
 
     async def _announce(self, caller: str, called: str, gateway: GatewayAddress) -> tuple[str, str]:
         call_id = f"v3:{secrets.token_urlsafe(32)}"
@@ -253,6 +300,16 @@ class SimulatedTelnyx(SimulatedCarrier):
             raise _rejected(gateway, "it rejects the caller")
         return call_id, stream_url
 
+    async def _resume(self, call: CarrierCall, gateway: GatewayAddress) -> str:
+        """The gateway asks for the stream, sooner or later. Before that, a transfer has failed."""
+        await self._report_transfer("call.hangup", call, gateway)
+        try:
+            return await asyncio.wait_for(self._new_stream, PEER_SECONDS)
+        except TimeoutError:
+            raise _rejected(gateway, "it does not resume the call") from None
+        finally:
+            self._new_stream = asyncio.get_running_loop().create_future()
+
     def _stream_opening(self, call: CarrierCall, stream_id: str) -> list[dict[str, Any]]:
         start = {
             "call_control_id": call.id,
@@ -265,11 +322,19 @@ class SimulatedTelnyx(SimulatedCarrier):
             {"event": "start", "sequence_number": "1", "stream_id": stream_id, "start": start},
         ]
 
+    async def _report_transfer(self, event: str, call: CarrierCall, gateway: GatewayAddress) -> None:
+        """Report the outcome of the leg to the target, if the gateway has transferred the call."""
+        if self._transfer:
+            leg_id = f"v3:{secrets.token_urlsafe(32)}"
+            await self._post_event(event, leg_id, call.called, call.caller, gateway, client_state=self._transfer)
+            self._transfer = ""
+
     async def _report_hangup(self, call: CarrierCall, gateway: GatewayAddress) -> None:
+        await self._report_transfer("call.answered", call, gateway)
         await self._post_event("call.hangup", call.id, call.caller, call.called, gateway)
 
     async def _post_event(
-        self, event: str, call_id: str, caller: str, called: str, gateway: GatewayAddress
+        self, event: str, call_id: str, caller: str, called: str, gateway: GatewayAddress, client_state: str = ""
     ) -> httpx.Response:
         payload = {
             "call_control_id": call_id,
@@ -277,6 +342,7 @@ class SimulatedTelnyx(SimulatedCarrier):
             "direction": "incoming",
             "from": caller or "anonymous",
             "to": called,
+            "client_state": client_state or None,
         }
         data = {"record_type": "event", "event_type": event, "id": str(uuid.uuid4()), "payload": payload}
         body, timestamp = orjson.dumps({"data": data}), str(int(time.time()))
@@ -289,10 +355,17 @@ class SimulatedTelnyx(SimulatedCarrier):
         action, body = request.path_params["action"], await request.json()
         if action in ("answer", "reject") and not self._answer.done():
             self._answer.set_result(body.get("stream_url", ""))
+        elif action == "transfer":
+            self._transfer = body["target_leg_client_state"]
+        elif action == "streaming_start" and not self._new_stream.done():
+            self._new_stream.set_result(body["stream_url"])
         elif action == "hangup":
             self._gateway_hung_up(request.path_params["call"])
         return JSONResponse({"data": {"result": "ok"}})
 
+    async def _show_call(self, request: Request) -> Response:
+        return JSONResponse({"data": {"call_control_id": request.path_params["call"], "is_alive": True}})
+
 
 def _rejected(gateway: GatewayAddress, problem: str) -> SettingsError:
-    return SettingsError(f"the gateway at {gateway.url} did not take the call: {problem}")
+    return SettingsError(f"the gateway at {gateway.url} did not accept the call: {problem}")

@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 PEER_SECONDS: Final = 10.0
 """How long a simulated peer waits for the gateway's next step."""
+_PING_AGAIN_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,16 @@ def parse_text(text: str | bytes) -> JsonFrame | TextFrame:
 
 
 async def wait_processed(socket: Connection) -> None:
-    """Wait until the gateway has read every frame sent so far: a pong follows all frames before its ping."""
+    """
+    Wait until the gateway has read every frame sent so far: a pong follows all frames before its ping.
+
+    The gateway drops pings on a media socket that it has not accepted yet, so they are repeated.
+    """
     with contextlib.suppress(ConnectionClosed, TimeoutError):
-        await asyncio.wait_for(await socket.ping(), PEER_SECONDS)
+        async with asyncio.timeout(PEER_SECONDS):
+            while True:
+                pong = asyncio.ensure_future(await socket.ping())
+                await asyncio.wait([pong], timeout=_PING_AGAIN_SECONDS)
+                if pong.done():
+                    await pong
+                    return

@@ -1,6 +1,5 @@
-"""Simulated HTTP services beside a call: the language model that writes summaries, and a remote memory store."""
+"""The language model that writes summaries, simulated."""
 
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -14,7 +13,8 @@ class SimulatedLlm:
     """
     Always gives the same answer, through Anthropic's and xAI's APIs.
 
-    `written_by` is "provider/model" as a summary records it; without a known provider the gateway uses no model.
+    `written_by` is "provider/model" as a summary records it, or "extractive", or empty: then the gateway uses no model.
+    For other providers it takes the place of Anthropic's.
     """
 
     def __init__(self, written_by: str, answer: str) -> None:
@@ -25,13 +25,13 @@ class SimulatedLlm:
         """Gateway settings that make this the model for summaries."""
         key = Secret("replay")
         match self._provider:
-            case "anthropic":
-                access: dict[str, Any] = {"anthropic_api_key": key, "anthropic_base_url": url}
-            case "xai":
-                access = {"xai_api_key": key, "xai_api_url": url}
-            case _:
+            case "" | "extractive":
                 return {"summary_provider": "extractive"}
-        return access | {"summary_provider": self._provider, "summary_model": self._model}
+            case "xai":
+                access: dict[str, Any] = {"summary_provider": "xai", "xai_api_key": key, "xai_api_url": url}
+            case _:
+                access = {"summary_provider": "anthropic", "anthropic_api_key": key, "anthropic_base_url": url}
+        return access | {"summary_model": self._model}
 
     def routes(self) -> list[Route]:
         return [
@@ -57,28 +57,3 @@ class SimulatedLlm:
         message = {"role": "assistant", "content": self._answer}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return JSONResponse({"id": "replay", "object": "chat.completion", "model": self._model, "choices": [choice]})
-
-
-class SimulatedRemem:
-    """Answers every query with all its documents, after `ready` has returned. Discards what is written to it."""
-
-    def __init__(self, documents: Sequence[dict[str, Any]], ready: Callable[[], Awaitable[object]]) -> None:
-        self._documents = documents
-        self._ready = ready
-
-    def settings(self, url: str) -> dict[str, Any]:
-        """Gateway settings that make this the remote store; none if it has no documents."""
-        return {"remem_api_url": url, "remem_api_key": Secret("replay")} if self._documents else {}
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("/v1/query", self._query, methods=["POST"]),
-            Route("/v1/documents", self._create, methods=["POST"]),
-        ]
-
-    async def _query(self, request: Request) -> Response:
-        await self._ready()
-        return JSONResponse({"results": [document | {"snippet": document["content"]} for document in self._documents]})
-
-    async def _create(self, request: Request) -> Response:
-        return JSONResponse({"id": "replay"}, status_code=201)

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import httpx
 import orjson
+from starlette.routing import Route
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from gateway.audio import FRAME_BYTES, FRAME_MS, SILENCE_BYTE, SILENCE_FRAME
 from gateway.errors import SettingsError
 from gateway.settings import Secret
-from gateway.simulate.carriers import twilio_start
+from gateway.simulate.carriers import CarrierCall, SimulatedCarrier, twilio_start
 from gateway.simulate.gateway_under_test import GatewayAddress
 
 ANSWER_SECONDS: Final = 10.0
@@ -69,15 +70,16 @@ class SoftphonePlayout:
 
 
 class Softphone:
-    """One call. `arrived_at` and `cleared_at` are the loop times of the last audio and the last clear; 0 for never."""
+    """One call. `arrived_at` is the loop time of the last audio; 0 for never."""
 
-    def __init__(self, socket: ClientConnection, stream_id: str) -> None:
+    def __init__(self, socket: ClientConnection, placed: dict[str, Any]) -> None:
         self._socket = socket
-        self._stream_id = stream_id
+        self._stream_id = f"stream-{placed['call_id']}"
+        self.agent: str = placed["agent"]
+        self.session_id: str = placed["session"]
         self._clock = asyncio.get_running_loop().time
         self.playout = SoftphonePlayout()
         self.arrived_at = 0.0
-        self.cleared_at = 0.0
 
     async def talk(self, speak: Speak, listen: Listen, *, speed: float = 1.0) -> None:
         """Exchange audio until the caller or the gateway hangs up."""
@@ -97,9 +99,6 @@ class Softphone:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await asyncio.wait({reading})
             reading.cancel()
-
-    async def press(self, digit: str) -> None:
-        await self._send("dtmf", {"track": "inbound_track", "digit": digit})
 
     async def start(self, placed: dict[str, Any]) -> None:
         start = twilio_start(placed["account_id"], placed["call_id"], self._stream_id, placed["token"])
@@ -123,9 +122,36 @@ class Softphone:
             case "mark":
                 self.playout.add_mark(message["mark"]["name"])
             case "clear":
-                self.cleared_at = self._clock()
                 for name in self.playout.clear():
                     await self._send("mark", {"name": name})
+
+
+class SimulatedSoftphone(SimulatedCarrier):
+    """The softphone as a carrier. It has no REST API: the end of its stream is the end of the call."""
+
+    def __init__(self, http: httpx.AsyncClient, admin_token: Secret) -> None:
+        super().__init__(http)
+        self._admin_token = admin_token
+        self._placed: dict[str, Any] = {}
+
+    def settings(self, api_url: str) -> dict[str, Any]:
+        return {}
+
+    def routes(self) -> list[Route]:
+        return []
+
+    async def _announce(self, caller: str, called: str, gateway: GatewayAddress) -> tuple[str, str]:
+        self._placed = await _place(gateway.local(""), self._admin_token, {"caller": caller, "called": called})
+        return self._placed["call_id"], self._placed["media_path"]
+
+    async def _resume(self, call: CarrierCall, gateway: GatewayAddress) -> str:
+        raise SettingsError("a softphone does not resume a call")
+
+    def _stream_opening(self, call: CarrierCall, stream_id: str) -> list[dict[str, Any]]:
+        return [twilio_start(self._placed["account_id"], call.id, stream_id, self._placed["token"])]
+
+    async def _report_hangup(self, call: CarrierCall, gateway: GatewayAddress) -> None:
+        """Nothing to report: the call has ended with its stream."""
 
 
 @contextlib.asynccontextmanager
@@ -138,7 +164,7 @@ async def phone_line(
         placed = await _place(gateway_url.rstrip("/"), admin_token, {"caller": caller, "called": called})
         socket = await gateway.open_media(placed["media_path"])
     async with socket:
-        line = Softphone(socket, f"stream-{placed['call_id']}")
+        line = Softphone(socket, placed)
         await line.start(placed)
         yield line
 
@@ -148,16 +174,15 @@ async def _place(origin: str, admin_token: Secret, request: dict[str, str]) -> d
     async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS) as http:
         answer = await http.post(f"{origin}/v1/phone", json=request, headers=headers)
     if answer.status_code == 401:
-        raise SettingsError(
-            f"the gateway at {origin} does not take this admin token; set GATEWAY_ADMIN_TOKEN to its own"
-        )
+        raise SettingsError(f"the gateway at {origin} rejects this admin token; set GATEWAY_ADMIN_TOKEN to its own")
     try:
         placed: dict[str, Any] = dict(answer.json())
     except (ValueError, TypeError):
         placed = {}
-    if not answer.is_success:
+    is_another = answer.is_redirect or (not placed and answer.status_code < 500)
+    if not answer.is_success and not is_another:
         problem = placed.get("detail", f"status {answer.status_code}")
-        raise SettingsError(f"the gateway at {origin} did not take the call: {problem}")
-    if not {"account_id", "call_id", "token", "media_path"} <= placed.keys():
-        raise SettingsError(f"what answers at {origin} is no gateway; give its address with --url")
+        raise SettingsError(f"the gateway at {origin} did not accept the call: {problem}")
+    if is_another or not {"account_id", "call_id", "token", "media_path", "agent", "session"} <= placed.keys():
+        raise SettingsError(f"what answers at {origin} is not a gateway; give the gateway's address with --url")
     return placed

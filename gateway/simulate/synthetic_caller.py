@@ -8,7 +8,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -51,7 +51,9 @@ class ScriptedCaller:
     """Seconds after the last line in which the agent may say goodbye and hang up."""
     answered_after: list[float] = field(default_factory=list)
     """Seconds from the end of each line to the first audio of the answer."""
+    spoken: bytearray = field(default_factory=bytearray)
     heard: bytearray = field(default_factory=bytearray)
+    """What was sent and what was played, frame by frame: both are equally long, at any speed of the call."""
     gaps: list[int] = field(default_factory=list)
     """Interruptions of the agent's speech because audio arrived late, in frames."""
 
@@ -66,6 +68,18 @@ class ScriptedCaller:
         self._ended_at: float | None = None
 
     def speak(self) -> bytes | None:
+        if (frame := self._next_frame()) is not None:
+            self.spoken += frame
+        return frame
+
+    @property
+    def speaker(self) -> Literal["caller", "agent", ""]:
+        """Who can be heard now."""
+        if self._speech:
+            return "caller"
+        return "agent" if self.line.playout.is_playing else ""
+
+    def _next_frame(self) -> bytes | None:
         if self._speech:
             frame = self._speech.pop(0)
             if not self._speech:

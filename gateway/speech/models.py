@@ -23,7 +23,7 @@ from gateway.errors import EngineRefused
 from gateway.extras import how_to_install
 from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
 from gateway.speech.noise_reduction import reduce_noise
-from gateway.speech.samples import RATE, Samples, downsample, encode, resample, trim, upsample
+from gateway.speech.samples import RATE, Samples, encode, resample, trim, upsample
 
 FRAME_SAMPLES: Final = 256
 """The length of the frames that voice activity is detected in."""
@@ -269,12 +269,13 @@ class HibariVoice:
         self._phonemizing = threading.Lock()  # that part is not thread-safe
         self.synthesize("Ready.")  # loads what Hibari loads on first use
 
-    def synthesize(self, text: str) -> bytes:
+    def synthesize(self, text: str, *, pitch: float = 1.0) -> bytes:
+        """A `pitch` below 1 gives a lower and slower voice."""
         with self._phonemizing:
             phonemes = self._model.phonemize(text)
         audio = b""
         for sentence in phonemes:
-            samples = downsample(self._model.from_phonemes(sentence, seed=0), _SYNTHESIS_RATE // RATE)
+            samples = resample(self._model.from_phonemes(sentence, seed=0), round(_SYNTHESIS_RATE * pitch))
             audio += encode(trim(samples, before=_LEADING_SILENCE, after=_TRAILING_SILENCE) * _LOUDNESS)
         return audio
 

@@ -68,13 +68,6 @@ class SignatureCheck:
             raise SignatureRejected("elevenlabs signature is missing or wrong")
 
 
-def check_signature(secret: str, body: bytes, header: str, *, now: float) -> None:
-    """Raises SignatureRejected."""
-    check = SignatureCheck(secret, header, now=now)
-    check.update(body)
-    check.finish()
-
-
 # The webhook before a call
 
 
@@ -175,7 +168,7 @@ _LONGEST_PAUSE: Final = 300.0
 
 @dataclass(frozen=True)
 class ListedConversation:
-    """One of a list. `is_call`: as far as the list says; a chat, or one without a word, is none."""
+    """A conversation in a list. `is_call`: false for a chat and for a call without words, as far as the list says."""
 
     id: str
     started_at: float

@@ -1,7 +1,7 @@
 """
 Connects agents that ElevenLabs hosts with this gateway: their webhooks and secrets, through ElevenLabs' API.
 
-A change to an agent sends back everything that was there beside it: it is not documented whether ElevenLabs merges
+A change to an agent sends its other settings back too: it is not documented whether ElevenLabs merges
 nested objects. Values of secrets are sent and never shown.
 """
 

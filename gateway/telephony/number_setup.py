@@ -4,7 +4,7 @@ Points a phone number at this gateway, through the carriers' account APIs.
 `find` changes nothing; it returns the necessary changes, and `Redirection.apply` makes them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
@@ -84,10 +84,10 @@ class AccountApi:
             raise SettingsError(f"what answers is not {self.name}; check {self.name.upper()}_API_URL")
         return body if whole else body[field]
 
-    def _only(self, numbers: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
+    def _only(self, numbers: Sequence[dict[str, Any]], wanted: str) -> dict[str, Any]:
         if not numbers:
             which = f"no number {wanted}" if wanted else "no number at all"
-            raise SettingsError(f"this {self.name} account has {which}; buy one, or check whose keys these are")
+            raise SettingsError(f"this {self.name} account has {which}; buy one, or check the keys")
         if len(numbers) > 1:
             names = ", ".join(sorted(str(one["phone_number"]) for one in numbers)[:5])
             raise SettingsError(f"this {self.name} account has several numbers ({names}); say which with --number")
@@ -99,17 +99,28 @@ class TwilioAccount(AccountApi):
 
     name: ClassVar[str] = "Twilio"
 
-    def __init__(self, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
-        super().__init__(api_url, auth=(account_sid, auth_token.reveal()))
+    def __init__(self, *, api_url: str, account_sid: str, auth_token: Secret, **options: Any) -> None:
+        super().__init__(api_url, auth=(account_sid, auth_token.reveal()), **options)
         self._numbers = f"/2010-04-01/Accounts/{quote(account_sid, safe='')}/IncomingPhoneNumbers"
 
     def find(self, number: str, *, webhook_url: str, status_url: str) -> Redirection:
         """The changes for this number, or for the account's only number."""
-        query = {"PageSize": "50", **({"PhoneNumber": number} if number else {})}
-        path, field = f"{self._numbers}.json", "incoming_phone_numbers"
-        one = self._only(self._request("GET", path, "to list numbers", field=field, params=query), number)
+        one = self._only(self._list(number), number)
         if one.get("trunk_sid"):
             raise SettingsError(f"{one['phone_number']} belongs to a SIP trunk; remove it there in the Twilio console")
+        return self._redirection(one, webhook_url, status_url)
+
+    def find_all(self, *, webhook_url: str, status_url: str) -> list[Redirection]:
+        """The changes for each of the account's first 50 numbers; without those of SIP trunks."""
+        numbers = [one for one in self._list() if not one.get("trunk_sid")]
+        return [self._redirection(one, webhook_url, status_url) for one in numbers]
+
+    def _list(self, number: str = "") -> list[dict[str, Any]]:
+        query = {"PageSize": "50", **({"PhoneNumber": number} if number else {})}
+        path, field = f"{self._numbers}.json", "incoming_phone_numbers"
+        return list(self._request("GET", path, "to list numbers", field=field, params=query))
+
+    def _redirection(self, one: dict[str, Any], webhook_url: str, status_url: str) -> Redirection:
         wanted = {
             "voice_url": webhook_url,
             "voice_method": "POST",
@@ -130,14 +141,25 @@ class TelnyxAccount(AccountApi):
 
     name: ClassVar[str] = "Telnyx"
 
-    def __init__(self, *, api_url: str, api_key: Secret) -> None:
-        super().__init__(api_url, headers={"Authorization": f"Bearer {api_key.reveal()}"})
+    def __init__(self, *, api_url: str, api_key: Secret, **options: Any) -> None:
+        super().__init__(api_url, headers={"Authorization": f"Bearer {api_key.reveal()}"}, **options)
 
     def find(self, number: str, *, webhook_url: str) -> Redirection:
         """The changes for this number, or for the account's only number."""
         query = {"filter[phone_number]": number} if number else {}
         one = self._only(self._ask("GET", "/phone_numbers", params=query), number)
-        application = self._application(one.get("connection_id") or "")
+        return self._redirection(one, self._application(one.get("connection_id") or ""), webhook_url)
+
+    def find_all(self, *, webhook_url: str) -> list[Redirection]:
+        """The changes for each of the account's first 50 numbers."""
+        numbers = self._ask("GET", "/phone_numbers", params={"page[size]": "50"})
+        ids = {str(one.get("connection_id") or "") for one in numbers}
+        applications = {connection_id: self._application(connection_id) for connection_id in ids}
+        return [
+            self._redirection(one, applications[str(one.get("connection_id") or "")], webhook_url) for one in numbers
+        ]
+
+    def _redirection(self, one: dict[str, Any], application: dict[str, Any] | None, webhook_url: str) -> Redirection:
         wanted = {"webhook_event_url": webhook_url, "webhook_api_version": "2"}
         if application is None:
             before = str(one.get("connection_name") or one.get("connection_id") or "")

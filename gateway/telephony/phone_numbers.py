@@ -3,6 +3,7 @@
 import enum
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,6 +20,9 @@ _KEYPAD_WORDS: Final = frozenset({"+266696687", "+7378742833", "+2562533", "+865
 
 # No letters: phonenumbers would map them to keypad digits and turn a word into a real number.
 _WRITTEN: Final = re.compile(r"\+[\d\s().-]+")
+_SEARCHED: Final = re.compile(r"\+?(?:[\s()./\u2010-\u2015-]*\d){3,}\s*", re.ASCII)
+_MAX_EXTENSION: Final = 6
+"""Digits up to which a searched number is the end of one, and may begin with zeros."""
 
 # No character that could end an XML attribute or element: the address goes into TwiML.
 _SIP_ADDRESS: Final = re.compile(r"sips?:[\w.!~*+$%=-]+@[\w.-]+(:\d{1,5})?(;[\w.=-]+)*", re.ASCII)
@@ -65,6 +69,16 @@ def readable(text: str) -> str:
     if e164(text) != text:
         return text
     return phonenumbers.format_number(phonenumbers.parse(text, None), phonenumbers.PhoneNumberFormat.INTERNATIONAL)
+
+
+def searched_digits(text: str) -> str:
+    """The digits of a number, or of a part of one, in any spelling; empty if the text is something else."""
+    text = unicodedata.normalize("NFKC", text).strip().lower().removeprefix("tel:").replace("(0)", "")
+    if not _SEARCHED.fullmatch(text):
+        return ""
+    digits = re.sub(r"\D", "", text)
+    # The prefix of international calls, or of calls to another area. The stored number has neither.
+    return digits.lstrip("0") if len(digits) > _MAX_EXTENSION else digits
 
 
 def transfer_target(text: str) -> str | None:
@@ -131,26 +145,46 @@ class DialingRules:
     def __init__(self, allowed: Iterable[str] = (), known: Iterable[str] = ()) -> None:
         self.anywhere = "*" in allowed
         self._prefixes = tuple(_prefix(entry) for entry in allowed if entry != "*")
-        self._known = frozenset(known)
-        for target in self._known:
+        self._known: frozenset[str] = frozenset()
+        self.set_known(known)
+
+    def set_known(self, targets: Iterable[str]) -> None:
+        """Replace `known`. Raises SettingsError as `check_known` does."""
+        known = frozenset(targets)
+        self.check_known(known)
+        self._known = known
+
+    def check_known(self, targets: Iterable[str]) -> None:
+        """Raise SettingsError for an expensive number among targets that the settings name."""
+        for target in targets:
             try:
-                self.check(target, "")
+                self._check_price(_dialled(target))
             except NumberNotAllowed as error:
                 raise SettingsError(f"transfer_to: {target} is {error}") from None
 
     def check(self, target: str, own: str) -> None:
         """Raise NumberNotAllowed unless the agent with the number `own` may dial this number or SIP address."""
-        is_sip = target.startswith(("sip:", "sips:"))
-        # A SIP provider may route +1… in an address to the telephone network.
-        number = e164(target.partition(":")[2].partition("@")[0]) if is_sip else target
+        number = _dialled(target)
         if number is None:
             return
-        if _is_costly(number) and not any(_names_range(prefix, number) for prefix in self._prefixes):
-            raise NumberNotAllowed("a premium-rate or satellite number; add its prefix to OUTBOUND_ALLOWED")
-        if is_sip or self.anywhere or target in self._known or number.startswith(self._prefixes):
+        self._check_price(number)
+        if _is_sip(target) or self.anywhere or target in self._known or number.startswith(self._prefixes):
             return
         if self._prefixes or not own or _country(number) != _country(own):
             raise NumberNotAllowed("a number that is not allowed; add its prefix to OUTBOUND_ALLOWED")
+
+    def _check_price(self, number: str | None) -> None:
+        if number and _is_costly(number) and not any(_names_range(prefix, number) for prefix in self._prefixes):
+            raise NumberNotAllowed("a premium-rate or satellite number; add its prefix to OUTBOUND_ALLOWED")
+
+
+def _is_sip(target: str) -> bool:
+    return target.startswith(("sip:", "sips:"))
+
+
+def _dialled(target: str) -> str | None:
+    """The telephone number of a target. A SIP provider may route +1… in an address to the telephone network."""
+    return e164(target.partition(":")[2].partition("@")[0]) if _is_sip(target) else target
 
 
 def _prefix(entry: str) -> str:

@@ -21,7 +21,7 @@ from gateway.telephony.telnyx import order_state, stream_command, transfer_state
 RING_SECONDS: Final = 30
 """How long a dialled number may ring. Twilio adds about 5 s (Twilio docs, "TwiML Voice: <Dial>", timeout)."""
 GOODBYE_SECONDS: Final = 60
-"""A carrier ends a call without a word, so its limit comes this much after the gateway's own."""
+"""A carrier ends a call without warning, so its limit is this much longer than the gateway's own."""
 SHORTEST_LIMIT: Final = 60
 """Telnyx accepts no shorter time limit (Telnyx API reference, "Dial", time_limit_secs)."""
 

@@ -31,6 +31,7 @@ _ANSWER_OPENING: Final = re.compile(
     r"|bien sur|c'est)[,.]? )+",
     re.IGNORECASE,
 )
+_CONTRACTIONS: Final = ("'s", "'d", "'ll", "'ve", "'re", "'m", "n't")
 _ALIKE: Final = 0.55
 _UNLIKE: Final = 0.4
 """A first name and a surname that are both less alike than this were not misheard."""
@@ -82,17 +83,27 @@ def fold(text: str) -> str:
     return unaccented(text.replace("’", "'").replace("ß", "ss").casefold())
 
 
+def folded_words(name: str) -> tuple[str, ...]:
+    """The words of a name in lower case without accents."""
+    return tuple(re.findall(r"[^\W_]+(?:'[^\W_]+)*", fold(name)))
+
+
+def folded_name(name: str) -> str:
+    """The same in one text with a space before each word, to be searched for beginnings of words."""
+    return "".join(f" {word}" for word in folded_words(name))
+
+
 def load() -> None:
     """Read the data file ahead of the first call."""
     _data()
 
 
-def introduced_name(text: str, language: str = "") -> PersonName | None:
+def introduced_name(text: str) -> PersonName | None:
     """The name by which a caller introduces themselves in these words; the last one where they correct it."""
     text = unicodedata.normalize("NFC", text)
     spoken = _spoken(text)
     found: tuple[int, PersonName] | None = None
-    for phrase in _data().introductions.possible_in(spoken, language):
+    for phrase in _data().introductions.possible_in(spoken):
         for match in phrase.pattern.finditer(spoken.folded):
             has_capitals = any(character.isupper() for character in text)
             words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals, is_sure=not phrase.is_weak)
@@ -106,20 +117,24 @@ def introduced_name(text: str, language: str = "") -> PersonName | None:
     return _corrected(text, found) if found is not None else None
 
 
-def answered_name(text: str) -> PersonName | None:
-    """The name in a short answer to "what is your name?"; None if the answer is not just a name."""
+def answered_name(text: str, *, is_sure: bool = False) -> PersonName | None:
+    """
+    The name in a short answer to "what is your name?"; None if the answer is not just a name.
+
+    `is_sure`: the question was about a name, so that Bastian is no nationality.
+    """
     if introduced := introduced_name(text):
         return introduced
     words = _ANSWER_OPENING.sub("", " ".join(text.split())).rstrip(".!?,").split()
     has_capitals = any(word[:1].isupper() for word in words)
-    name = _name_words(" ".join(words), has_capitals=has_capitals)
+    name = _name_words(" ".join(words), has_capitals=has_capitals, is_sure=is_sure)
     return PersonName.parse(" ".join(name)) if name and len(words) <= len(name) + 2 else None
 
 
-def relation_to_known(text: str, language: str = "") -> str:
+def relation_to_known(text: str) -> str:
     """How the caller says that they are not the person who usually calls: "his wife"; empty if they do not say so."""
     spoken = _spoken(unicodedata.normalize("NFC", text))
-    for phrase in _data().relations.possible_in(spoken, language):
+    for phrase in _data().relations.possible_in(spoken):
         if match := phrase.pattern.search(spoken.folded):
             named = _data().relatives[phrase.language].search(match.group())
             return named.group() if named else "someone else"
@@ -240,7 +255,7 @@ def _name_words(text: str, *, has_capitals: bool, is_sure: bool = False) -> list
             found.append(word)
         elif not data.not_names.isdisjoint((folded, folded.removesuffix("'s"))) or folded.endswith(_NOUN_ENDINGS):
             break
-        elif folded.endswith("'s"):  # "this is Derek's daughter"
+        elif folded.endswith(_CONTRACTIONS):  # "this is Derek's daughter", "We'd like"
             break
         elif not (is_sure or found or data.is_known(folded)) and folded.endswith(_ORIGINS) and len(folded) > 4:
             break
@@ -324,11 +339,9 @@ class _Phrases:
         for word in words:
             self._by_word.setdefault(re.findall(r"\w+", word.translate(_SAME_LENGTH))[0], []).append(phrase)
 
-    def possible_in(self, spoken: _Spoken, language: str) -> list[_Phrase]:
-        """In the order of the table; of all languages unless `language` is one of them."""
+    def possible_in(self, spoken: _Spoken) -> list[_Phrase]:
+        """In the order of the table."""
         found = [phrase for word in spoken.words & self._by_word.keys() for phrase in self._by_word[word]]
-        if language in LANGUAGES:
-            found = [phrase for phrase in found if phrase.language == language]
         return sorted(set(found), key=lambda phrase: phrase.place) if len(found) > 1 else found
 
 

@@ -17,6 +17,8 @@ class SpokenLine:
 
     speaker: Literal["caller", "agent"]
     text: str
+    by_operator: bool = False
+    """Whether the agent said what an operator had typed."""
 
 
 def unaccented(text: str) -> str:

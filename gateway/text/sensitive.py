@@ -3,14 +3,14 @@ Sensitive content: whether a sentence says something about a person's health, fa
 
 The words are the tables `sensitive` of `gateway/text/languages/*.toml`. A word does not count in a name, an address, a
 job or a product: Church Street, Christian Weber, a prison librarian. The phrases `always` count everywhere: "I see a
-psychologist" is not about a job. Without a known language all of them are used.
+psychologist" is not about a job. All languages are searched.
 """
 
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from gateway.text.languages import LANGUAGES, language_table
@@ -27,33 +27,32 @@ _NEVER: Final = re.compile(r"(?!)")
 
 
 @lru_cache(maxsize=4096)
-def sensitive_category(text: str, language: str = "") -> str | None:
+def sensitive_category(text: str) -> str | None:
     """The category of sensitive content in a text, such as `health`; None for harmless text."""
-    vocabularies = _vocabularies(language)
     for sentence in sentences(text):
         plain = unicodedata.normalize("NFKC", sentence).translate(_APOSTROPHES)
         # Masks only take words away, and cost most: they are needed only where something was found.
-        if _category(plain, language) is None:
+        if _category(plain) is None:
             continue
         folded = _folded(plain)
-        for vocabulary in vocabularies:
+        for vocabulary in _vocabularies():
             for name, terms in vocabulary.categories.items():
                 if terms.always.search(folded):
                     return name
             plain = vocabulary.harmless.sub(_MASK, plain)
-        if category := _category(plain, language):
+        if category := _category(plain):
             return category
     return None
 
 
-def _category(text: str, language: str) -> str | None:
+def _category(text: str) -> str | None:
     """The category of the first term in a sentence: a word, else a phrase."""
     folded = _folded(text)
     for word in _WORD.findall(folded):
         for part in {word, *word.split("'")}:
-            if category := _category_of_word(part, language):
+            if category := _category_of_word(part):
                 return category
-    for vocabulary in _vocabularies(language):
+    for vocabulary in _vocabularies():
         for name, terms in vocabulary.categories.items():
             if terms.pattern.search(folded):
                 return name
@@ -61,19 +60,19 @@ def _category(text: str, language: str) -> str | None:
 
 
 @lru_cache(maxsize=20_000)
-def _category_of_word(word: str, language: str) -> str | None:
-    for vocabulary in _vocabularies(language):
+def _category_of_word(word: str) -> str | None:
+    for vocabulary in _vocabularies():
         for name, terms in vocabulary.categories.items():
             if terms.has(word):
                 return name
     return None
 
 
-def without_sensitive(text: str, language: str = "") -> str:
+def without_sensitive(text: str) -> str:
     """The text without its sensitive sentences."""
-    if sensitive_category(text, language) is None:
+    if sensitive_category(text) is None:
         return text
-    return " ".join(sentence for sentence in sentences(text) if sensitive_category(sentence, language) is None)
+    return " ".join(sentence for sentence in sentences(text) if sensitive_category(sentence) is None)
 
 
 def sentences(text: str) -> list[str]:
@@ -89,7 +88,7 @@ def sentences(text: str) -> list[str]:
 
 def load() -> None:
     """Compile the patterns, which takes a tenth of a second, ahead of the first use."""
-    _vocabularies("")
+    _vocabularies()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +126,11 @@ def _folded(text: str) -> str:
     return " ".join(unaccented(text.casefold()).split())
 
 
-@lru_cache(maxsize=64)
-def _vocabularies(language: str) -> tuple[_Vocabulary, ...]:
-    """Of the language and of English, in which models like to answer; of all languages if it is unknown."""
-    base = language.lower().replace("_", "-").partition("-")[0]
-    names = dict.fromkeys((base, "en")) if base in LANGUAGES else LANGUAGES
-    return tuple(_load(name) for name in names)
+@cache
+def _vocabularies() -> tuple[_Vocabulary, ...]:
+    return tuple(map(_load, LANGUAGES))
 
 
-@lru_cache(maxsize=len(LANGUAGES))
 def _load(name: str) -> _Vocabulary:
     table = language_table(name, "sensitive")
     person = "|".join(re.escape(word) for part in table["person"].split("|") if (word := part.strip()))

@@ -29,7 +29,7 @@ class VoiceCommandKind(enum.StrEnum):
     """What the caller asks for."""
 
     TELL_KNOWN = "tell_known"
-    """Read out what is stored about them, as far as their access level allows."""
+    """Read out what is stored about them, as far as their trust level allows."""
     FORGET_THAT = "forget_that"
     """Forget what they said just before, in this call."""
     FORGET_EVERYTHING = "forget_everything"

@@ -14,7 +14,7 @@ from gateway.errors import LlmError
 from gateway.memory.access import MemoryAccess
 from gateway.memory.knowledge import Knowledge, rendered
 from gateway.session import TrustLevel
-from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema
+from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema, GivenSchema
 
 if TYPE_CHECKING:  # it imports aiohttp, which takes a tenth of a second at the start
     from gateway.llm.openclaw import OpenClawUpstream
@@ -40,7 +40,7 @@ SEARCH_KNOWLEDGE: Final = FunctionSchema.of(
 SPAWN_TASK: Final = FunctionSchema.of(
     "spawn_task",
     "Have a longer task done in the background. It goes on after the call; its result does not come back here.",
-    {"task": Annotated[str, "what to do, with everything one needs to know to do it"]},
+    {"task": Annotated[str, "what to do, with all the details needed to do it"]},
 )
 MESSAGE_AGENT: Final = FunctionSchema.of(
     "message_agent",
@@ -54,7 +54,7 @@ NAMES: Final = frozenset({TRANSFER_CALL, *(schema.definition.name for schema in 
 """Reserved: a function of the user's file must not have one of these names."""
 
 NOTHING_FOUND: Final = "Nothing was found."
-NOT_ALLOWED: Final = "It is not certain that this is the caller whose memory this is. Say nothing of earlier calls."
+NOT_ALLOWED: Final = "It is not certain who is calling. Do not mention earlier calls."
 HANDED_OVER: Final = "It was handed over. Tell the caller that it is being seen to."
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def transfer_schema(targets: tuple[str, ...]) -> FunctionSchema:
 class Builtin:
     """A tool of the gateway. Its handler runs on the event loop and must not block it."""
 
-    schema: FunctionSchema
+    schema: FunctionSchema | GivenSchema
     handler: Callable[[FunctionCall, dict[str, Any]], Awaitable[object]]
     timeout: float = DEFAULT_TIMEOUT
 

@@ -77,12 +77,15 @@ class CallTools:
     load_memory: LoadMemory | None = None
     timeouts: ToolTimeouts = ToolTimeouts()
     remote: tuple[RemoteTool, ...] = ()
+    disabled: frozenset[str] = frozenset()
+    """Names of tools that the agent does not get."""
 
     @property
     def function_names(self) -> list[str]:
         """All tools beyond those that every agent has."""
         others: list[RemoteTool | Builtin] = [*self.remote, *self.builtins]
-        return sorted([*self.tool_module.tools, *(tool.schema.definition.name for tool in others)])
+        names = {*self.tool_module.tools, *(tool.schema.definition.name for tool in others)}
+        return sorted(names - self.disabled)
 
 
 class ToolHost(Protocol):
@@ -132,10 +135,11 @@ class ToolExecutor:
         if transfer_to:
             own.append(Builtin(transfer_schema(tuple(transfer_to)), self._transfer_call))
         others: list[RemoteTool | Builtin] = [*tools.remote, *own, *tools.builtins]
-        self._functions: dict[str, Tool | RemoteTool | Builtin] = {
+        functions: dict[str, Tool | RemoteTool | Builtin] = {
             **tools.tool_module.tools,
             **{tool.schema.definition.name: tool for tool in others},
         }
+        self._functions = {name: tool for name, tool in functions.items() if name not in tools.disabled}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._requests: dict[FunctionCall, tuple[Callable[[str], None], float]] = {}
         self._running: dict[FunctionCall, asyncio.Task[None]] = {}
@@ -168,7 +172,8 @@ class ToolExecutor:
             return
         if call not in self._requests:
             self._host.tool_started(call)
-        self._requests[call] = answer, self._loop.time()
+        _, started_at = self._requests.get(call, (answer, self._loop.time()))
+        self._requests[call] = answer, started_at
         if call in self._running:
             return
         if call in self._results:
@@ -481,6 +486,7 @@ class ToolLoader:
             load_memory,
             self.timeouts,
             self.remote.tools(agent, tool_module.tools.keys()),
+            agent.disabled_tools,
         )
 
     async def _load_state(self, agent: str, access: MemoryAccess) -> dict[str, Value] | None:

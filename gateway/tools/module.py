@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 import docstring_parser
 
 from gateway.errors import SettingsError
+from gateway.file_stamp import FileStamp
 from gateway.session import TrustLevel
 from gateway.tools.conversation import Conversation
 from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema, described
@@ -124,7 +125,7 @@ class ReloadingToolModule:
         self._path = path
         self._reserved = reserved
         self._patience = patience
-        self._stamp = _stamp(path)
+        self._stamp = FileStamp.of(path)
         self._tool_module = load_tool_module(path, reserved=reserved)
         self._loading: asyncio.Future[None] | None = None
         self._late_at = 0.0
@@ -143,7 +144,7 @@ class ReloadingToolModule:
         """Load the file if it has changed. Returns the load in progress, or None if the file is loaded."""
         if self._loading is not None and not self._loading.done():
             return self._loading
-        stamp = _stamp(self._path)
+        stamp = FileStamp.of(self._path)
         if stamp == self._stamp:
             return None
         self._stamp = stamp  # a broken version is loaded and logged once
@@ -211,14 +212,6 @@ def _line(file: str, error: BaseException) -> int:
     return lines[-1] if lines else 0
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
 # One function
 
 
@@ -244,7 +237,7 @@ def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
         raise SettingsError("its timeout is not a number of seconds")
     required = vars(function).get("requires", str(TrustLevel.NONE))
     if required not in map(str, TrustLevel):
-        raise SettingsError(f"it requires a level that is none of {', '.join(map(str, TrustLevel))}")
+        raise SettingsError(f"it requires an unknown level; use one of: {', '.join(map(str, TrustLevel))}")
     hints = _hints(function)
     parameters = inspect.signature(function).parameters
     conversation = next((key for key in parameters if hints.get(key) is Conversation), None)

@@ -157,7 +157,7 @@ async def _text(answer: httpx.Response) -> str | None:
         raise RemoteToolFailed(f"the server answered with status {answer.status_code}", f"status {answer.status_code}")
     kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind and not kind.startswith("text/") and not kind.endswith(("json", "xml", "urlencoded")):
-        raise RemoteToolFailed(f"the server answered with {kind}, which is no text", "not text")
+        raise RemoteToolFailed(f"the server answered with {kind}, which is not text", "not text")
     if answer.headers.get("Content-Encoding", "identity") != "identity":
         raise RemoteToolFailed("the server sent a compressed answer", "compressed")
     body = b""

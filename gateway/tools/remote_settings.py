@@ -76,7 +76,7 @@ def _request(value: Any) -> "HttpRequest":
     checked = _address(url)
     parts = urlsplit(checked)
     if _PLACE.search(f"{parts.netloc}?{parts.query}{parts.fragment}"):
-        raise ValueError(": a {place} can stand in the path only; give other values as parameters")
+        raise ValueError(": a {place} is allowed only in the path; give other values as parameters")
     return HttpRequest(method.upper(), checked)
 
 
@@ -315,7 +315,7 @@ def _read_tool(table: Any, where: str) -> RemoteToolSettings:
             raise SettingsError(f"{where}.http has {{{place}}}, but parameters has no {place}; add it")
         item = tool.parameters[place]
         if isinstance(item, ToolParameter) and not item.required:
-            raise SettingsError(f"{where}.parameters.{place} stands in the path, so it can't be optional")
+            raise SettingsError(f"{where}.parameters.{place} is part of the path, so it can't be optional")
     return tool
 
 
@@ -344,5 +344,5 @@ def needed(variable: str, keys: Mapping[str, Secret], where: str) -> Secret:
     if variable not in keys:
         raise SettingsError(f"{where} needs {variable}; set it in the environment or in .env")
     if not (keys[variable].reveal().isascii() and keys[variable].reveal().isprintable()):
-        raise SettingsError(f"{variable} has a character that no header can carry; copy it once more")
+        raise SettingsError(f"{variable} has a character that is not allowed in a header; copy it again")
     return keys[variable]

@@ -29,7 +29,8 @@ ADMIN: Final = "admin"
 """The actor with GATEWAY_ADMIN_TOKEN."""
 STORE_KEY: Final = "store-key"
 """The actor with REMEM_API_KEY."""
-MAX_GUESSES: Final = 5
+MAX_GUESSES: Final = 20
+"""Enough for a client with a wrong key to be told so, with 401."""
 GUESS_SECONDS: Final = 60.0
 _MAX_ADDRESSES: Final = 1000
 _WRONG: Final = "missing or wrong token"

@@ -118,7 +118,7 @@ class ElevenLabsEndpoint:
                 timeout=REGISTER_SECONDS,
             )
         except CarrierRefused as error:
-            _log.warning("hosted agent did not answer, our own engine does", extra={"reason": str(error)})
+            _log.warning("hosted agent did not answer, using our own engine", extra={"reason": str(error)})
             return ""
         self.calls.keep_answer(call_id, prepared, document, conversation_id)
         return document

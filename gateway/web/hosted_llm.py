@@ -15,6 +15,7 @@ from starlette.routing import Route
 from gateway.calls.hosted_llm import HostedLlm
 from gateway.errors import RemoteProtocolError, StoreUnavailable
 from gateway.history.api_tokens import TokenScope
+from gateway.invocation import public_command
 from gateway.telephony.elevenlabs import PLATFORM
 from gateway.telephony.hosted import conversation_id
 from gateway.web.auth import Authenticator
@@ -32,7 +33,9 @@ def routes(llm: HostedLlm, auth: Authenticator) -> list[Route]:
         except StoreUnavailable:
             return error_response(503, "the store is unavailable")
         if access.scope is not TokenScope.LLM:
-            return error_response(403, "create a token for this: gateway token create --scope llm --agent NAME")
+            return error_response(
+                403, f"create a token for this: {public_command('token create --scope llm --agent NAME')}"
+            )
         try:
             conversation = conversation_id(request.headers.get("x-conversation", ""), PLATFORM)
         except RemoteProtocolError:

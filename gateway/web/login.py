@@ -17,13 +17,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.invocation import public_command
 from gateway.sealing import Sealer, is_same
 from gateway.settings import Secret
 from gateway.web.audit import audit_note
 from gateway.web.auth import Authenticator
 from gateway.web.dashboard.html import Pages, static_file
 from gateway.web.login_sessions import SESSION_SECONDS, LoginSession, LoginSessions
-from gateway.web.request import Handler, PublicUrl, read_form
+from gateway.web.request import MAX_BODY_BYTES, Handler, PublicUrl, read_form
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -39,14 +40,21 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-_USED_LINK: Final = "This login link has been used or has expired. Run `gateway login-link` for a new one"
+_BACK: Final = {
+    "/callers": ("/callers", "All callers"),
+    "/calls": ("/calls", "All calls"),
+    "/agents": ("/agents", "All agents"),
+    "/tokens": ("/tokens", "All tokens"),
+}
+"""Where the page of an error leads to, by the start of its path."""
 _COOKIE: Final = "gateway_visit"
 _MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PUBLIC_FILES: Final = (
-    *("style.css", "icon.svg", "login.js", "transcript.js", "phone-line.js", "phone.js", "phone-audio.js"),
+    *("style.css", "icon.svg", "theme.js", "times.js", "login.js"),
+    *("transcript.js", "phone-line.js", "phone.js", "phone-audio.js"),
 )
 """What the login page and the phone page for guests need."""
-_FILES: Final = (*_PUBLIC_FILES, "page.js", "player.js", "live.js")
+_FILES: Final = (*_PUBLIC_FILES, "page.js", "player.js", "live.js", "setup.js")
 
 _log = logging.getLogger(__name__)
 
@@ -105,13 +113,13 @@ class LoginGuard:
         """The same for an ASGI application that answers GET."""
         return _GuardedApp(app, self)
 
-    def action(self, act: Action) -> Handler:
+    def action(self, act: Action, max_bytes: int = MAX_BODY_BYTES) -> Handler:
         """A POST that changes something, from one of our own forms only."""
 
         async def endpoint(request: Request) -> Response:
             session = await self._require_login(request)
             self._check_origin(request)
-            form = await read_form(request)
+            form = await read_form(request, max_bytes)
             if not is_same(form.get("form_token", ""), session.form_token):
                 raise HTTPException(403, "This form has expired. Go back, reload the page and try again.")
             return await act(request, session, form)
@@ -137,12 +145,26 @@ class LoginGuard:
                 response = Response(status_code=400)
             except Exception:  # the edge of a request: the browser must not see the traceback
                 _log.exception("page failed", extra={"page": request.scope["path"].split("/")[1]})
-                response = PlainTextResponse("This page failed. See the log for details.", 500)
+                response = await self._failed(request)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
 
         return guarded
+
+    async def error_page(self, request: Request, error: Exception) -> Response:
+        """For a path without a route, a method that its route does not take, or a failure outside of the guard."""
+
+        async def explain(request: Request) -> Response:
+            match error:
+                case HTTPException(status_code=404):
+                    raise HTTPException(404, "Page not found. The address may be mistyped, or the page has moved.")
+                case HTTPException(status_code=405):
+                    details = f"Method not allowed. This address does not accept {request.method} requests."
+                    raise HTTPException(405, details, error.headers)
+            return await self._failed(request)
+
+        return await self.public(explain)(request)
 
     def public_action(self, act: Callable[[Request, Form], Awaitable[Response]]) -> Handler:
         """A POST without a login, which must not come from another site."""
@@ -158,6 +180,13 @@ class LoginGuard:
         text = await self._pages.render(template, form_token=form_token, **values)
         return HTMLResponse(text, status_code=status)
 
+    async def _failed(self, request: Request) -> Response:
+        message = "This page failed. See the log for details."
+        try:
+            return await self._error(request, 500, message)
+        except Exception:  # it may be what every page needs that fails
+            return PlainTextResponse(message, 500)
+
     async def _error(self, request: Request, status: int, message: str) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(message, status)
@@ -166,7 +195,10 @@ class LoginGuard:
             session = await self.session(request)
         except (StoreUnavailable, SharedStoreUnavailable):
             session = None
-        return await self.html("error.html", session, status=status, title=title.rstrip("."), details=details, here="")
+        path = request.scope["path"]
+        back = next((page for start, page in _BACK.items() if path.startswith(start)), ("/", "Live calls"))
+        page = {"title": title.rstrip("."), "details": details, "back": back, "here": ""}
+        return await self.html("error.html", session, status=status, **page)
 
     # Requests
 
@@ -181,7 +213,7 @@ class LoginGuard:
     async def _require_login(self, request: Request) -> LoginSession:
         if session := await self.session(request):
             return session
-        raise HTTPException(401, "Log in first. `gateway login-link` prints a login link.")
+        raise HTTPException(401, f"Log in first. `{public_command('login-link')}` prints a login link.")
 
     def _is_https(self, request: Request) -> bool:
         return self._public.scheme(request) == "https"
@@ -207,14 +239,15 @@ class LoginGuard:
             self._check_origin(request)
             return await self._log_in_with_token(request, (await read_form(request)).get("token", "").strip())
         if request.method == "HEAD" or not request.query_params:  # HEAD: the preview of a link must not use its code
-            return await self.html("login.html", None, problem="")
+            return await self._login_page()
         session = await self._sessions.open_by_link(request.query_params.get("code", ""))
         if session is not None:
             return await self._welcome(request, session)
         if await self.session(request) is not None:
             return RedirectResponse("/", 303)
-        refusal = self.throttle.refusal(request, _USED_LINK)
-        return await self._refused(HTTPException(refusal.status_code, _USED_LINK, refusal.headers))
+        used = f"This login link has been used or has expired. Run `{public_command('login-link')}` for a new one"
+        refusal = self.throttle.refusal(request, used)
+        return await self._refused(HTTPException(refusal.status_code, used, refusal.headers))
 
     async def _log_in_with_token(self, request: Request, token: str) -> Response:
         try:
@@ -225,9 +258,13 @@ class LoginGuard:
 
     async def _refused(self, error: HTTPException) -> Response:
         problem = f"{error.detail[:1].upper()}{error.detail[1:]}."
-        response = await self.html("login.html", None, problem=problem, status=error.status_code)
+        response = await self._login_page(problem, error.status_code)
         response.headers.update(error.headers or {})
         return response
+
+    async def _login_page(self, problem: str = "", status: int = 200) -> Response:
+        command = public_command("login-link")
+        return await self.html("login.html", None, problem=problem, command=command, status=status)
 
     async def _welcome(self, request: Request, session: LoginSession) -> Response:
         """To the dashboard, with the cookie and without the code in the address."""

@@ -1,7 +1,7 @@
 """
 Logins to the dashboard: one-time login links, and sessions that the server can end.
 
-A cookie is a random value. What it stands for is in the store that nodes share, under its hash and sealed: a logout
+A cookie is a random value. Its session is in the store that nodes share, under its hash and sealed: a logout
 ends the session on every node at once.
 """
 

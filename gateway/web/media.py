@@ -79,16 +79,17 @@ class MediaEndpoint:
         """
         Check Twilio's signature of the upgrade.
 
-        Twilio signs the address of `<Stream>`, which has the scheme wss, and has been seen to add a slash.
+        Twilio signs the address of `<Stream>`, which has the scheme wss, and has been seen to add a slash. It signs
+        with or without the standard port; its validator tries both, but takes 80 for the port of wss.
         """
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         scope = {"type": "http", "scheme": "http", "path": twilio.MEDIA_PATH, "query_string": b"", "headers": raw}
         _, _, address = self._public.origin(Request(scope)).partition("://")
         token = self._twilio_auth_token.reveal() if self._twilio_auth_token is not None else ""
-        for scheme in ("wss", "https", "ws", "http"):
+        for scheme, port in (("wss", ""), ("wss", ":443"), ("https", ""), ("ws", ""), ("http", "")):
             for end in ("", "/"):
                 try:
-                    check_twilio(token, f"{scheme}://{address}{twilio.MEDIA_PATH}{end}", [], headers)
+                    check_twilio(token, f"{scheme}://{address}{port}{twilio.MEDIA_PATH}{end}", [], headers)
                 except SignatureRejected:
                     continue
                 return True

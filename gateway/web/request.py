@@ -143,11 +143,11 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES, *, too_la
     return bytes(body)
 
 
-async def read_form(request: Request) -> dict[str, str]:
+async def read_form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:
     """The fields of a form. Raises HTTPException."""
-    body = await read_body(request)
+    body = await read_body(request, max_bytes, too_large="The form is too large.")
     try:
-        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=1000))
     except ValueError:
         raise HTTPException(400, "The form is not valid.") from None
 

@@ -7,7 +7,7 @@ disconnected; it reconnects with `Last-Event-ID` and misses nothing that is stil
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -35,6 +35,7 @@ LIVE_PATH: Final = "/v1/live"
 _EVENT_FILTERS: Final = ("session", "caller", "agent", "event")
 _WORDS: Final = frozenset({"event", "speaker", "text", "answer", "heard", "unheard"})
 """The fields of a transcript."""
+_FUNCTION_WORDS: Final = frozenset({"arguments", "result"})
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -87,6 +88,9 @@ def _utc(text: str) -> str:
 
 # Live calls
 
+ShowEvent = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Returns the part of an event that a reader may have."""
+
 
 @dataclass(frozen=True)
 class LiveTimeouts:
@@ -138,9 +142,13 @@ class LiveEventsEndpoint:
     async def stream_of(
         self, session_id: str, scope: Scope, receive: Receive, send: Send, *, words_only: bool = False
     ) -> None:
-        """The events of one call. `words_only`: only its transcript, which names neither caller nor functions."""
+        """
+        The events of one call, for its caller. What a function was given and returned is not in them.
+
+        `words_only`: only its transcript, which names neither caller nor functions.
+        """
         filters = {"session": session_id, **({"event": "turn,interruption"} if words_only else {})}
-        await self._stream(scope, receive, send, filters, None, _WORDS if words_only else None)
+        await self._stream(scope, receive, send, filters, None, _words if words_only else _without_function_words)
 
     async def _stream(
         self,
@@ -149,7 +157,7 @@ class LiveEventsEndpoint:
         send: Send,
         filters: Mapping[str, str],
         levels: LevelMeters | None,
-        fields: frozenset[str] | None = None,
+        show: ShowEvent = lambda event: event,
     ) -> None:
         """Until the reader disconnects or is too slow, or the server stops."""
         since = Headers(scope=scope).get("Last-Event-ID") or QueryParams(scope["query_string"]).get("since", "")
@@ -157,7 +165,7 @@ class LiveEventsEndpoint:
             cursor = _cursor(since)
         except ValueError as error:
             return await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)
-        stream = _Stream(self._call_events, levels, send, self._timeouts, filters, fields)
+        stream = _Stream(self._call_events, levels, send, self._timeouts, filters, show)
         async with levels.watched() if levels is not None else contextlib.nullcontext():
             running = asyncio.ensure_future(stream.run(cursor))
             leaving = asyncio.ensure_future(_disconnect(receive))
@@ -186,9 +194,9 @@ class _Stream:
         send: Send,
         timeouts: LiveTimeouts,
         filters: Mapping[str, str],
-        fields: frozenset[str] | None,
+        show: ShowEvent,
     ) -> None:
-        self._fields = fields
+        self._show = show
         self._call_events = call_events
         self._levels = levels
         self._send = send
@@ -213,17 +221,12 @@ class _Stream:
                 continue
             if entries:
                 cursor = entries[-1][0]
-            chosen = [_encode(at, self._shown(event)) for at, event in entries if self._matches(event)]
+            chosen = [_encode(at, self._show(event)) for at, event in entries if self._matches(event)]
             if text := "".join(chosen) + self._level_event():
                 await self._write(text)
                 await asyncio.sleep(self._timeouts.batch)
             elif self._clock() - self._wrote_at >= self._timeouts.heartbeat:
                 await self._write(f"id: {cursor}\n: beat\n\n")
-
-    def _shown(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._fields is None:
-            return event
-        return {name: value for name, value in event.items() if name in self._fields}
 
     def _level_event(self) -> str:
         """An event without an id: a reader can't resume from it."""
@@ -248,6 +251,14 @@ class _Stream:
             if not is_wanted:
                 return False
         return True
+
+
+def _words(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in event.items() if name in _WORDS}
+
+
+def _without_function_words(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in event.items() if name not in _FUNCTION_WORDS}
 
 
 def _cursor(text: str) -> Cursor | None:

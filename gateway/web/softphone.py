@@ -27,6 +27,8 @@ from gateway.calls.call_table import CallTimeouts
 from gateway.calls.manager import CallManager, Refusal
 from gateway.cluster.store import ExpiringStore
 from gateway.errors import SharedStoreUnavailable
+from gateway.history.calls_table import CallsTable
+from gateway.memory.facts import labelled
 from gateway.memory.identity import only_person
 from gateway.memory.recall import Recall, is_of, most_trusted
 from gateway.memory.remem_client import NoRemem
@@ -53,11 +55,14 @@ WATCH_SECONDS: Final = 6 * 3600
 
 EXAMPLES: Final = ("+12025550143", "+12025550144", "+12025550145")
 """Suggested callers, from the range reserved for examples."""
+MAX_SUGGESTED: Final = 10
+"""Recent callers, suggested too."""
 MAX_FACTS: Final = 12
 MAX_CALLS: Final = 3
 _EXPIRED: Final = "Access to this call has expired."
 _MAX_NAME: Final = 100
-_MICROPHONE: Final = {"Permissions-Policy": "camera=(), geolocation=(), microphone=(self)"}
+MICROPHONE: Final = {"Permissions-Policy": "camera=(), geolocation=(), microphone=(self)"}
+"""Headers of a page with a phone."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,8 @@ class SoftphoneEndpoint:
         return f"{self._public.origin(request)}{GUEST_PATH}#{self.tokens.seal(link)}"
 
     async def _post_call(self, request: Request) -> Response:
-        return JSONResponse(await self.place_call(request, await _call_request(request)), 201)
+        placed = await self.place_call(request, await _call_request(request))
+        return JSONResponse({**placed, "session": audit_note().session}, 201)
 
     async def _post_link(self, request: Request) -> Response:
         url = self.guest_link(request, await _call_request(request))
@@ -196,6 +202,7 @@ class PhonePages:
         self._guard = guard
         self._softphone = softphone
         self._throttle = softphone.auth.throttle
+        self._rows = CallsTable(store)
         self._recall = Recall(store, NoRemem(), MAX_CALLS)
         self._live = live
         self._agents = [agent.name for agent in agents]
@@ -215,8 +222,9 @@ class PhonePages:
     # For the logged-in operator
 
     async def _show(self, request: Request, session: LoginSession) -> Response:
-        page = await self._guard.html("phone.html", session, here="phone", agents=self._agents, examples=EXAMPLES)
-        page.headers.update(_MICROPHONE)
+        suggested = await suggested_callers(self._rows)
+        page = await self._guard.html("phone.html", session, here="phone", agents=self._agents, suggested=suggested)
+        page.headers.update(MICROPHONE)
         return page
 
     async def _call(self, request: Request, session: LoginSession, form: Form) -> Response:
@@ -231,7 +239,7 @@ class PhonePages:
 
     async def _show_guest(self, request: Request) -> Response:
         page = await self._guard.html("guest.html", None)
-        page.headers.update(_MICROPHONE)
+        page.headers.update(MICROPHONE)
         return page
 
     async def _guest_call(self, request: Request, form: Form) -> Response:
@@ -258,8 +266,16 @@ class PhonePages:
             calls = await self._recall.own_calls(token.agent, token.caller)
         # Facts of several people on one number are not shown.
         person = only_person(most_trusted((fact.trust, fact.person) for fact in facts))
-        known = [fact.text + _mark(fact.trust) for fact in facts if is_of(fact.person, person)][:MAX_FACTS]
+        known = [labelled(fact.text) + _mark(fact.trust) for fact in facts if is_of(fact.person, person)][:MAX_FACTS]
         return JSONResponse({"facts": known, "calls": [_summary(call) for call in calls]})
+
+
+async def suggested_callers(rows: CallsTable) -> list[tuple[str, str]]:
+    """Numbers to call as, with names: examples, and the last callers."""
+    recent = [row.caller for row in await rows.callers(limit=MAX_SUGGESTED)]
+    callers = [caller for caller in dict.fromkeys([*EXAMPLES, *recent]) if e164(caller)]
+    names = await rows.names_of_callers(callers)
+    return [(caller, names.get(caller, "")) for caller in callers]
 
 
 @dataclass(frozen=True)

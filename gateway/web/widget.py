@@ -101,7 +101,7 @@ class WidgetEndpoint:
         if agent and agent not in self.agents:
             raise HTTPException(400, f"no agent is named {agent}; the agents are {', '.join(sorted(self.agents))}")
         if (origin := site_origin(text_field(given, "origin"))) is None:
-            raise HTTPException(400, "origin must be that of your website, like https://www.example.com")
+            raise HTTPException(400, "origin must be your website's origin, like https://www.example.com")
         if number and e164(number) is None:
             raise HTTPException(400, "number must be a phone number like +12025550143, or omitted")
         if number and user:

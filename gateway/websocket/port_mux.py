@@ -10,6 +10,7 @@ import asyncio
 import binascii
 import ipaddress
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -20,9 +21,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.errors import SettingsError
 from gateway.logs import BurstLogger
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import SharedLimits, UpgradeRequest
+from gateway.websocket.interface import SharedLimits, UpgradeHandler, UpgradeRequest
 
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message accepted from a carrier. 20 ms of audio is 300 bytes, and no other message is long."""
@@ -38,12 +40,25 @@ MAX_UNFINISHED_BYTES: Final = 3 * 1024 * 1024
 """What all unfinished requests together may have sent. Beyond it, the one is closed that sent nothing for longest."""
 BODY_SECONDS: Final = 30.0
 """For a body, or for each MAX_BODY_BYTES of one that may be larger."""
+LATE_SECONDS: Final = 1.0
+"""A timer that fires later than this does not count: the machine was suspended or overloaded, and what the peer has
+sent is not read yet. The peer gets this time once more."""
 MAX_PIPELINED: Final = 4
 """Requests sent ahead on one connection. 256 KB of them, read at once, would hold the loop for 200 ms."""
 
 _UPGRADE_HEADERS: Final = ("host", "sec-websocket-key", "sec-websocket-version")
 
 _log = logging.getLogger(__name__)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket that the gateway serves. Raises SettingsError if the address can't be had."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]  # create_server adds the address
+        problem = f"can't listen on {host}:{port}: {reason}"
+        raise SettingsError(f"{problem}; set HOST and PORT to a free address") from None
 
 
 BodyLimit = Callable[[bytes, Sequence[tuple[bytes, bytes]]], int]
@@ -145,6 +160,7 @@ class PortMux(HttpToolsProtocol):
         self._proxies = self.app.trusted_hosts if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._timer: asyncio.TimerHandle | None = None
         """Runs while a request is expected or incomplete."""
+        self._times_out_at = 0.0
         self._is_in_head = True
         self._unfinished_bytes = self._head_bytes = self._body_parts = 0
         self._max_body = MAX_BODY_BYTES
@@ -291,6 +307,7 @@ class PortMux(HttpToolsProtocol):
 
     def _start_timer(self, seconds: float) -> None:
         self._stop_timer()
+        self._times_out_at = self.loop.time() + seconds
         self._timer = self.loop.call_later(seconds, self._time_out)
 
     def _stop_timer(self) -> None:
@@ -302,6 +319,8 @@ class PortMux(HttpToolsProtocol):
         self._timer = None
         if self._is_in_head and self._has_open_response:  # of the request before
             self._start_timer(HEAD_SECONDS)
+        elif self.loop.time() - self._times_out_at > LATE_SECONDS:
+            self._start_timer(LATE_SECONDS)
         else:
             self.transport.abort()
 
@@ -331,7 +350,8 @@ class PortMux(HttpToolsProtocol):
             self._refuse(400)
             return
         target = self.url.decode("latin-1")
-        answer = self.app_state["media_endpoint"](UpgradeRequest(target, headers, self._network_of_client(headers)))
+        open_media: UpgradeHandler = self.app_state["media_endpoint"]
+        answer = open_media(UpgradeRequest(target, headers, self._network_of_client(headers)))
         if isinstance(answer, int):
             self._refuse(answer)
             return

@@ -48,7 +48,7 @@ def test_percentiles_are_by_rank():
 def test_limits_decide(measured, held):
     assert measured.held is held
     assert local_as_json(measured)["held"] is held
-    assert local_as_text(measured).splitlines()[-1].startswith("held" if held else "not held")
+    assert local_as_text(measured).splitlines()[-1].startswith("limits met" if held else "limits not met")
 
 
 def test_report_is_complete():

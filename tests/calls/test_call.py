@@ -488,6 +488,22 @@ async def test_tool_that_runs_is_no_silence():
     await line.ends()
 
 
+async def test_events_name_the_tool_call(line):
+    line.engine.session.emit(FunctionsRequested((FunctionCall("f1", "unknown", "{}"),)))
+    await asyncio.sleep(0.1)
+    written = [(event, fields) for event, *[fields] in line.records.events.written if event.startswith("function")]
+    assert [(event, fields["tool_call"]) for event, fields in written] == [
+        ("function_called", "f1"),
+        ("function_finished", "f1"),
+    ]
+
+
+async def test_answer_names_the_model_of_the_engine(line):
+    line.caller_says("Is it ready?")
+    line.agent_says("It is.")
+    assert line.records.events.model == line.call.model == ("fake", "fake-1")
+
+
 async def test_silence_can_be_left_alone():
     line = Line(timeouts=replace(TIMEOUTS, media_silence=10_000.0), silence=NEVER)
     await line.connected()

@@ -9,11 +9,15 @@ from gateway.agents import Agent, ConsentSettings
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import ManagedCall
-from gateway.calls.engine_connection import CallEngines, EngineConfig
+from gateway.calls.engine_connection import CallEngines, EngineTimeouts
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
 from gateway.cluster.node import SingleNode
 from gateway.engines.failover import GuardedEngine
 from gateway.history.live_events import EventPublisher
+from gateway.llm.agent_llm import AgentLlm
+from gateway.llm.chat import ChatRequest, Finished, LlmEndpoint, TextDelta
+from gateway.llm.responder import Responder
+from gateway.llm.responder_factory import CallLlm
 from gateway.memory.access import NoMemory
 from gateway.session import Consent, Speaker, Turn
 from gateway.tools.executor import CallTools
@@ -64,11 +68,36 @@ class Llms:
         return None
 
 
-def factory(log=None, recordings=None):
+NO_LLMS = Llms()
+
+
+class Upstream:
+    name, model = "anthropic", "claude-haiku-5-5"
+
+    async def answer(self, request, caller_key):
+        yield TextDelta("It is.")
+        yield Finished("stop")
+
+
+class OwnLlms:
+    """Agents with their own language model."""
+
+    def __init__(self):
+        self.responder = Responder("maya", "", AgentLlm((Upstream(),), 1.0, "", "", "en"))
+
+    def open(self, agent, caller, media_url, access):
+        return CallLlm(LlmEndpoint("https://voice.example.com", "b", self.responder), self.responder)
+
+    def memory_changed(self, llm, agent, access, change): ...
+    def close(self, llm): ...
+
+
+def factory(log=None, recordings=None, llms=NO_LLMS, made=None):
     memory = Memory(log) if log is not None else NoMemoryServices()
-    engines = CallEngines({"maya": EngineConfig([GuardedEngine(FakeVoiceEngine())])})
+    made = made or [GuardedEngine(FakeVoiceEngine())]
+    engines = CallEngines(lambda agent: made, EngineTimeouts())
     return CallFactory(
-        engines, Llms(), Tools(), memory, RecordingDirectory(recordings), EventPublisher(), LiveCallTimeouts()
+        engines, llms, Tools(), memory, RecordingDirectory(recordings), EventPublisher(), LiveCallTimeouts()
     )
 
 
@@ -180,3 +209,29 @@ async def test_resumed_call_keeps_the_answer(tmp_path, consent, after, recorded)
     recordings.recordings.close()
     assert call.session.consent is after
     assert len(list(tmp_path.iterdir())) == recorded
+
+
+class WithoutModel(FakeVoiceEngine):
+    def own_model(self, agent):
+        return None
+
+
+async def test_model_is_that_of_the_calls_engine():
+    """The engine may have been changed since the start."""
+    engines = [GuardedEngine(WithoutModel())]
+    calls = factory(llms=OwnLlms(), made=engines)
+    assert made(calls, a_call()).model == ("anthropic", "claude-haiku-5-5")
+    engines[:] = [GuardedEngine(FakeVoiceEngine())]
+    assert made(calls, a_call()).model == ("fake", "fake-1")
+
+
+async def test_attempts_of_the_own_model_are_published():
+    published = []
+    llms = OwnLlms()
+    calls = replace(factory(llms=llms), publisher=EventPublisher(listener=published.append))
+    made(calls, a_call())
+    request = ChatRequest(({"role": "user", "content": "Is it ready?"},))
+    assert [event async for event in llms.responder.answer(request)][-1] == Finished("stop")
+    assert [(event["event"], event["model"], event["outcome"]) for event in published] == [
+        ("model_finished", "claude-haiku-5-5", "answered")
+    ]

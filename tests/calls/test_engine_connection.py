@@ -12,7 +12,7 @@ import pytest
 from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
-from gateway.calls.engine_connection import STALLED_BYTES, CallEngines, EngineConfig, EngineConnection, EngineTimeouts
+from gateway.calls.engine_connection import STALLED_BYTES, CallEngines, EngineConnection, EngineTimeouts
 from gateway.calls.incoming_audio import IncomingAudio
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.recorder import NoRecorder
@@ -147,12 +147,12 @@ class FakeCall:
 class Stage:
     def __init__(self, *, resumed: bool = False, timeouts: EngineTimeouts = TIMEOUTS, rings: bool = False) -> None:
         self.engine, self.context, self.call = FakeEngine(), FakeContext(), FakeCall()
-        config = EngineConfig([GuardedEngine(cast(VoiceEngine, self.engine))], timeouts)
-        engines = CallEngines({"maya": config})
-        early = engines.connect_early("maya") if rings else NoEarlyConnection()
+        made, agent = [GuardedEngine(cast(VoiceEngine, self.engine))], Agent("maya", "")
+        engines = CallEngines(lambda agent: made, timeouts)
+        early = engines.connect_early(agent) if rings else NoEarlyConnection()
         self.connection = EngineConnection(
             self.call,
-            engines.config("maya", early),
+            engines.config(agent, early),
             cast(AgentContext, self.context),
             EventPublisher().call("", "", "", "", kept=False),
             logging.LoggerAdapter(logging.getLogger(__name__)),

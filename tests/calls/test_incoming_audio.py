@@ -15,6 +15,8 @@ async def test_frames_go_where_they_are_sent():
     audio.send = taken.append
     audio.pass_on(SECOND)
     assert (taken, audio.last_frame) == ([SECOND], SECOND)
+    assert [*audio.frames] == [FIRST, SECOND]
+    assert len(audio.times) == 2
 
 
 async def test_listeners_hear_frames_that_nothing_takes():

@@ -10,7 +10,7 @@ from gateway.agents import AgentDirectory
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts, ManagedCall
-from gateway.calls.engine_connection import CallEngines, EngineConfig
+from gateway.calls.engine_connection import CallEngines, EngineTimeouts
 from gateway.calls.manager import MAX_STRANGERS, MAX_UNCLAIMED_STREAMS, Admission, CallManager, Refusal
 from gateway.calls.outbound import OutboundCall
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
@@ -22,6 +22,7 @@ from gateway.engines.interface import NoEngine
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import RecoveredCall
 from gateway.history.live_events import EventPublisher, NoCallLog
+from gateway.llm.chat import ModelName
 from gateway.session import EndReason, Speaker, Turn, Voicemail, VoiceSession
 from gateway.telephony.codec import StreamStarted
 from gateway.telephony.machine_detection import AnsweredBy
@@ -43,6 +44,7 @@ class FakeCall:
     def __init__(self, session):
         self.session = session
         self.recorder = NoRecorder()
+        self.model = ModelName("fake", "fake-1")
         self.is_over = self.ran_end_function = False
         self.monitor = SimpleNamespace(levels=lambda now: (0.0, 0.0), stop_measuring=lambda: None)
         self.log_rows = [{"caller": "Hello."}]
@@ -179,8 +181,9 @@ class Setup:
         self.finalizer = FakeFinalizer(is_shared=cluster is not None)
         self.cluster = cluster or SingleNode()
         self.tools = Tools()
+        engines = [GuardedEngine(FakeVoiceEngine() if has_engine else NoEngine())]
         self.calls = Calls(
-            CallEngines({"maya": EngineConfig([GuardedEngine(FakeVoiceEngine() if has_engine else NoEngine())])}),
+            CallEngines(lambda agent: engines, EngineTimeouts()),
             agent_llms=None,
             tool_loader=self.tools,
             memory=memory or NoMemoryServices(),

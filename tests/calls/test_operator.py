@@ -28,7 +28,7 @@ class LiveCall:
     def turns(self) -> list[Turn]:
         return [Turn(Speaker.CALLER, "Hello.", START, "")]
 
-    def say(self, words: str) -> None:
+    def operator_says(self, words: str) -> None:
         self.said.append(words)
 
     def end(self, reason: EndReason) -> None:

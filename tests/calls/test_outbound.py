@@ -1,4 +1,4 @@
-"""Calls to place: what the agent is told of them, and that only their own gateway can read them."""
+"""Outbound calls: what the agent gets to know, and that only their own gateway can read them."""
 
 import asyncio
 from pathlib import Path

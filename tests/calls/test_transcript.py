@@ -2,6 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 from gateway.calls.playout import MARK_BYTES
 from gateway.engines.interface import FunctionCall, HistoryMessage, HistoryToolCall
+from gateway.history.call_log import turns_from_rows
 from gateway.session import Speaker, Turn
 from tests.fakes.call_parts import make_transcript
 
@@ -35,6 +36,53 @@ def test_sentences_between_two_turns_are_one_turn() -> None:
         Turn(Speaker.AGENT, "It is ready. Come by on Friday.", NOW),
         Turn(Speaker.CALLER, "Thank you.", NOW),
     ]
+
+
+def test_operator_words_are_a_turn_of_their_own() -> None:
+    """Even if the engine splits them and changes a word."""
+    talk = Talk()
+    talk.speak("Let me check.", 1600)
+    talk.transcript.operator_says("One moment, please. I am asking a colleague in the workshop.")
+    talk.speak("One moment, please.", 1600)
+    talk.speak("I'm asking a colleague in the workshop.", 1600)
+    talk.speak("It is ready.", 1600)
+    talk.transcript.caller_said("Thank you.", NOW)
+    talk.speak("One moment, please.", 1600)
+    said = [(turn.text, turn.by_operator) for turn in talk.transcript.so_far]
+    assert said == [
+        ("Let me check.", False),
+        ("One moment, please. I'm asking a colleague in the workshop.", True),
+        ("It is ready.", False),
+        ("Thank you.", False),
+        ("One moment, please.", False),
+    ]
+    rows = turns_from_rows(talk.transcript.log_rows)
+    assert [(logged.turn.text, logged.turn.by_operator) for logged in rows] == said
+
+
+def test_refused_operator_words_hide_no_later_ones() -> None:
+    talk = Talk()
+    talk.transcript.operator_says("This was refused.")
+    talk.transcript.operator_says("Your bike is ready.")
+    talk.speak("Your bike is ready.", 1600)
+    assert [turn.by_operator for turn in talk.transcript.so_far] == [True]
+
+
+def test_text_without_words_is_no_operators() -> None:
+    talk = Talk()
+    talk.transcript.operator_says("Your bike is ready.")
+    talk.speak("…", 160)
+    talk.speak("Your bike is ready.", 1600)
+    assert [turn.by_operator for turn in talk.transcript.so_far] == [False, True]
+
+
+def test_excerpt_ends_in_no_part_of_a_secret() -> None:
+    """Half of a card number is not recognised as one, so what is cut at its end is left out."""
+    keys = " ".join(f"sk-ant-{letter * 90}" for letter in "abc")
+    text = f"{keys} {'x' * (390 - len(keys))} 4111 1111 1111 1111 and so on"
+    shown = make_transcript().excerpt(text)
+    assert len(shown) <= 300 and "aaa" not in shown and "4111" not in shown
+    assert make_transcript().excerpt("It is ready.") == "It is ready."
 
 
 def test_what_is_off_record_is_known_and_not_kept() -> None:

@@ -127,6 +127,16 @@ async def test_mailbox_that_hangs_up_has_no_message(line):
     assert line.session.voicemail is Voicemail.REACHED
 
 
+@pytest.mark.parametrize("report", [AnsweredBy.MACHINE, AnsweredBy.GREETING_OVER])
+async def test_lost_stream_waits_for_no_mailbox(line, report):
+    """While the greeting or the message plays: the call must be able to go on with another stream."""
+    line.call.answered_by(report, MESSAGE)
+    lost_at = asyncio.get_running_loop().time()
+    line.call.on_stream_lost()
+    assert await line.ends() is EndReason.STREAM_LOST
+    assert asyncio.get_running_loop().time() - lost_at < 1
+
+
 async def test_engine_that_says_nothing_leaves_no_message(line):
     line.call.answered_by(AnsweredBy.GREETING_OVER, MESSAGE)
     await asyncio.sleep(TIMEOUTS.start + 0.1)

@@ -28,7 +28,7 @@ from tests.fakes import elevenlabs
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.webhook_receiver import SECRET
 from tests.link import Link, linked
-from tests.stage import ADMIN, PUBLIC_URL, until_it
+from tests.stage import ADMIN, PUBLIC_URL, until, until_it
 
 PATIENCE = 45.0
 """Seconds after which an incomplete call counts as lost. Longer than the lifetime of a stream token."""
@@ -192,9 +192,9 @@ class Lane:
             ]
             return [f"{count} rows of {table} were left behind" for table, count in counts if count]
 
-        give_up = time.monotonic() + (PATIENCE if self.redis is not None else 0.0)
-        while left() and time.monotonic() < give_up:
-            await asyncio.sleep(0.1)
+        if self.redis is not None:
+            with contextlib.suppress(TimeoutError):
+                await until(lambda: not left(), timeout=PATIENCE)
         return left()
 
     # The kill
@@ -320,14 +320,13 @@ class Lane:
     # The check
 
     async def _check(self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill", since: float) -> Outcome:
-        give_up = time.monotonic() + PATIENCE
-        while True:
-            outcome = await self._count(call, before, kill)
-            at_rest = outcome.whole and await self._is_idle()
-            if at_rest or time.monotonic() > give_up:
-                # Count again: something may have been written between the two queries.
-                return replace(await self._count(call, before, kill), seconds=time.monotonic() - since)
-            await asyncio.sleep(0.05)
+        async def at_rest() -> bool:
+            return (await self._count(call, before, kill)).whole and await self._is_idle()
+
+        with contextlib.suppress(TimeoutError):
+            await until_it(at_rest, timeout=PATIENCE)
+        # Count again: something may have been written between the two queries.
+        return replace(await self._count(call, before, kill), seconds=time.monotonic() - since)
 
     async def _count(self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill") -> Outcome:
         new = sorted(self.archives() - before)

@@ -128,7 +128,7 @@ async def test_import_works_without_a_running_gateway(tmp_path: Path, elevenlabs
         (["--agent", "other"], {}, "agent other has no elevenlabs_agent"),
         (["--since", "ever"], {}, "ever"),
         (["--limit", "-1"], {}, "--limit is -1"),
-        ([], {"DATA_DIR": "/nonexistent"}, "start the gateway once"),
+        ([], {"DATA_DIR": "/nonexistent"}, "run `gateway serve` once"),
     ],
 )
 async def test_mistakes_are_one_line(

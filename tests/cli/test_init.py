@@ -59,4 +59,6 @@ def test_folder_that_cannot_be_is_one_line(tmp_path: Path, capsys: pytest.Captur
 def test_wheel_has_the_prompts_in_its_package() -> None:
     """`find_text` looks there; a top-level `prompts` would be a package of every program on the machine."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"prompts": "gateway/prompts"}
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included["prompts"] == "gateway/prompts"
+    assert all(place == f"gateway/{name}" and (ROOT / name).exists() for name, place in included.items())

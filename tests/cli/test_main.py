@@ -1,10 +1,13 @@
 """`gateway` from outside: a mistake is one line on stderr and exit code 2."""
 
 import importlib
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,7 @@ from gateway.cli.main import COMMANDS, MODULES, main
 
 
 def refusal(capsys, *arguments):
-    """The one line that arguments nobody understands get."""
+    """The error line for these arguments."""
     with pytest.raises(SystemExit) as raised:
         main(arguments)
     out, err = capsys.readouterr()
@@ -30,10 +33,11 @@ def test_unknown_command_is_one_line(capsys):
     ("given", "said"),
     [
         (["sessons"], "gateway: 'sessons' is unknown; did you mean sessions? See gateway --help\n"),
+        (["login"], "gateway: 'login' is unknown; did you mean login-link? See gateway --help\n"),
         (["memory", "forgt"], "gateway memory: 'forgt' is unknown; did you mean forget? See gateway memory --help\n"),
         (
             ["latency", "--jsn"],
-            "gateway: unrecognized arguments: --jsn; did you mean --json? See gateway --help\n",
+            "gateway latency: unrecognized arguments: --jsn; did you mean --json? See gateway latency --help\n",
         ),
     ],
 )
@@ -48,29 +52,80 @@ def test_no_command_prints_the_help(capsys):
     assert capsys.readouterr().out.startswith("usage: gateway ")
 
 
-@pytest.mark.parametrize(("shell", "check"), [("bash", "_shtab_gateway"), ("zsh", "#compdef gateway")])
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [([], "gateway [-h]"), (["tail"], "gateway tail "), (["memory", "show"], "gateway memory show ")],
+)
+def test_help_is_a_command_too(capsys, words, usage):
+    with pytest.raises(SystemExit) as raised:
+        main(["help", *words])
+    assert raised.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {usage}")
+
+
+@pytest.mark.parametrize(
+    ("shell", "check"),
+    [("bash", "_shtab_gateway"), ("zsh", "#compdef gateway"), ("fish", "complete -c gateway")],
+)
 def test_completion_knows_commands_and_options(capsys, shell, check):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert check in script
-    assert all(word in script for word in ("login-link", "--verify"))
+    assert all(word in script for word in ("login-link", "verify", "gateway sessions 2>/dev/null"))
 
 
-def test_bash_completes_a_command(capsys, tmp_path):
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_says_how_to_install_it(capsys, tmp_path, shell):
+    """What it prints, typed in a home without any folder, writes the script."""
+    with pytest.raises(SystemExit):
+        main(["completion", "--help"])
+    _, _, said = capsys.readouterr().out.partition(f"\n{shell}:\n")
+    lines = list(itertools.takewhile(bool, said.splitlines()))
+    environ = {**os.environ, "HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-ec", "\n".join(lines)], env=environ, check=True)
+    [place] = re.findall(rf"^  gateway completion {shell} > ~/(\S+)$", "\n".join(lines), re.MULTILINE)
+    assert len((tmp_path / place).read_text()) > 1000
+
+
+LISTS = """#!/bin/sh
+case "$*" in
+    sessions) printf 'call      time\n3f2a91c0  2026\n7d3ee116  2026\n\nevery call is stored\n' ;;
+    "memory list") printf 'caller\nAnna Brown +12025550143\n+12025550188\n' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["sess"], ["sessions"]),
+        (["memory", "forg"], ["forget"]),
+        (["sessions", "3"], ["3f2a91c0"]),
+        (["memory", "show", ""], ["+12025550143", "+12025550188"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+    ],
+)
+def test_bash_completes_commands_sessions_and_callers(capsys, tmp_path, words, completed):
     assert main(["completion", "bash"]) == 0
     (tmp_path / "gateway.bash").write_text(capsys.readouterr().out)
+    (tmp_path / "gateway").write_text(LISTS)
+    (tmp_path / "gateway").chmod(0o755)
+    line = shlex.join(["gateway", *words])
+    last = shlex.quote(words[-1])
     ask = (
-        f"source {tmp_path}/gateway.bash; COMP_WORDS=(gateway sess); COMP_CWORD=1; "
-        "_shtab_gateway gateway sess gateway; echo ${COMPREPLY[@]}"
+        f"source {tmp_path}/gateway.bash; COMP_WORDS=({line}); COMP_CWORD={len(words)}; "
+        f"_shtab_gateway gateway {last} gateway; echo ${{COMPREPLY[@]}}"
     )
-    found = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["sessions"]
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, env=environ)
+    assert found.stdout.split() == completed
 
 
 @pytest.mark.parametrize("command", [["serve"], ["demo"], ["replay", "call.jsonl"], ["bench"]])
 def test_unknown_option_is_one_line(capsys, command):
     said = refusal(capsys, *command, "--colour")
-    assert said == "gateway: unrecognized arguments: --colour; see gateway --help\n"
+    name = f"gateway {command[0]}"
+    assert said == f"{name}: unrecognized arguments: --colour; see {name} --help\n"
 
 
 def test_missing_argument_names_its_command(capsys):
@@ -125,3 +180,11 @@ def test_only_the_chosen_command_is_imported():
     code += "print([name for name in ('rich', 'httpx', 'starlette', 'gateway.app') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_interrupt_during_the_import_is_silent(tmp_path):
+    """Ctrl-C while a command's modules are loaded, which takes a second."""
+    code = "import sys; from gateway.cli import main\n"
+    code += "def interrupt(name): raise KeyboardInterrupt\nmain.importlib.import_module = interrupt\n"
+    ran = subprocess.run([sys.executable, "-c", f"{code}sys.exit(main.main(['demo']))"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")

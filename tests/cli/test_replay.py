@@ -21,8 +21,9 @@ def test_changed_call_shows_the_difference(tmp_path, capsys):
     path = changed("barge-in", tmp_path, with_other_words)
     assert main(["replay", str(path)]) == 1
     printed = capsys.readouterr().out
-    assert "  expected: AGENT: It is eighty dollars, and it takes two days.\n" in printed
-    assert "  actual:   AGENT: It is eighteen dollars, and it takes two days.\n" in printed
+    assert "--- recorded\n+++ replayed\n@@ transcript @@\n" in printed
+    assert "- AGENT: It is eighty dollars, and it takes two days.\n" in printed
+    assert "+ AGENT: It is eighteen dollars, and it takes two days.\n" in printed
 
 
 def test_json_tells_every_file(tmp_path, capsys):
@@ -31,6 +32,20 @@ def test_json_tells_every_file(tmp_path, capsys):
     reports = json.loads(capsys.readouterr().out)
     assert [(report["file"], report["equal"]) for report in reports] == [(str(CALL), True), (str(path), False)]
     assert {difference["where"] for difference in reports[1]["differences"]} == {"transcript", "document"}
+
+
+def test_folder_is_played_file_by_file(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_bytes(CALL.read_bytes())
+    assert main(["replay", str(tmp_path)]) == 0
+    files = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert files == [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
+
+
+def test_folder_without_recordings_is_one_line(tmp_path, capsys):
+    assert main(["replay", str(tmp_path)]) == 2
+    where = "RECORD_DIR is where the gateway writes them"
+    assert capsys.readouterr().err == f"gateway: {tmp_path} has no recorded calls (*.jsonl); {where}\n"
 
 
 def test_cut_recording_is_played_with_a_warning(tmp_path, capsys):
@@ -79,7 +94,10 @@ def test_unreachable_gateway_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TWILIO_ACCOUNT_SID", "AC1")
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "token")
     said = mistake(capsys, CALL, "--url", "http://127.0.0.1:9")
-    assert said == "gateway: no gateway answers at http://127.0.0.1:9: ConnectError\n"
+    assert (
+        said == "gateway: no gateway answers at http://127.0.0.1:9 "
+        "(ConnectError); start it with `gateway serve`, or give its address with --url\n"
+    )
 
 
 def test_negative_speed_is_refused(capsys):

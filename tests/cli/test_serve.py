@@ -1,4 +1,4 @@
-"""What `gateway serve` tells whoever starts it."""
+"""What `gateway serve` prints at its start."""
 
 import os
 import pty
@@ -27,7 +27,7 @@ def environ(folder: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "GATEWAY_ADMIN_TOKEN": TOKEN, **given}
 
 
-def told(folder: Path, stderr: int, reads: int, until: bytes) -> str:
+def printed(folder: Path, stderr: int, reads: int, until: bytes) -> str:
     """What it says before it is stopped."""
     said = b""
     with subprocess.Popen(COMMAND, cwd=folder, env=environ(folder), stderr=stderr) as server:
@@ -36,7 +36,7 @@ def told(folder: Path, stderr: int, reads: int, until: bytes) -> str:
             piece = os.read(reads, 4096)
             assert piece, f"it stopped after {said!r}"
             said += piece
-        server.terminate()  # a shell's background job, as tests may be, would not hear of a Ctrl-C this soon
+        server.terminate()  # a shell's background job, as tests may be, would not get a Ctrl-C this soon
         server.wait(20)
     os.close(reads)
     return said.decode()
@@ -44,16 +44,24 @@ def told(folder: Path, stderr: int, reads: int, until: bytes) -> str:
 
 def test_terminal_shows_a_login_link(tmp_path):
     reads, stderr = pty.openpty()
-    said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
+    said = printed(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
     link = re.search(r"dashboard: http://127\.0\.0\.1:\d+/login\?code=([\w-]+)\r\n", said)
     assert link is not None and LoginLinks(Secret(TOKEN)).read(link[1])[0] and TOKEN not in said
-    assert "works once, within 15 minutes; then run: gateway login-link" in said
+    assert f"works once, within 15 minutes; then run: {COMMAND[0]} login-link" in said
 
 
 def test_log_names_no_token(tmp_path):
     reads, stderr = os.pipe()
-    said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
+    said = printed(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
     assert "/login" in said and TOKEN not in said and "code=" not in said
+
+
+def test_settings_of_deepclaw_are_named_once(tmp_path):
+    (tmp_path / ".env").write_text("VOICE_PROVIDER=twilio\n")
+    reads, stderr = os.pipe()
+    said = printed(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
+    assert said.count("settings of DeepClaw have no effect") == 1
+    assert "VOICE_PROVIDER: every carrier with keys is active" in said
 
 
 def test_half_a_request_does_not_hold_it_up(tmp_path):
@@ -83,7 +91,7 @@ def _port(log: int) -> int:
 @pytest.mark.parametrize("sockets", ["picows", "websockets"])
 def test_idle_connections_outlive_a_proxys(tmp_path, sockets):
     loaded = settings.load(environ(tmp_path), tmp_path)
-    assert serve._server_config(loaded, sockets, is_worker=False, private_redis="").timeout_keep_alive > 60
+    assert serve._server_config(loaded, sockets, worker_folder=None, private_redis="").timeout_keep_alive > 60
 
 
 def test_proxies_of_the_settings_are_trusted(tmp_path):
@@ -92,7 +100,7 @@ def test_proxies_of_the_settings_are_trusted(tmp_path):
         voice_session_archive_dir=tmp_path / "archive",
         forwarded_allow_ips="10.0.0.5,172.28.77.0/24",
     )
-    config = serve._server_config(loaded, "picows", is_worker=False, private_redis="")
+    config = serve._server_config(loaded, "picows", worker_folder=None, private_redis="")
     config.load()
     trusted = config.loaded_app.trusted_hosts
     assert [host in trusted for host in ("10.0.0.5", "172.28.77.9", "127.0.0.1")] == [True, True, False]

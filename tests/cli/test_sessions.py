@@ -35,10 +35,10 @@ async def test_refused_document_is_listed_and_retried(
             assert await gateway(tmp_path, monkeypatch, "--json") == 0
             [row] = json.loads(capsys.readouterr().out)
             assert row["problem"] == "remote document: remem answered 401"
-            assert (row["archived"], row["remote"], row["caller"]) == (True, False, "…0143")
+            assert (row["archived"], row["remote"], row["caller"]) == (True, False, CALLER)
             remem.api_key = "wrong"  # the operator has corrected it, at the other end
             assert await gateway(tmp_path, monkeypatch, "retry") == 0
-            assert capsys.readouterr().out.startswith("1 queued again; ")
+            assert capsys.readouterr().out.startswith("1 job queued again; ")
             await until(lambda: remem.documents, timeout=60)
             await stage.idle()
 
@@ -98,7 +98,7 @@ async def test_calls_are_listed_and_shown(
             assert json.loads(capsys.readouterr().out) == here
             return here
 
-        assert [row["caller"] for row in await said()] == ["…0144", "…0143"]
+        assert [row["caller"] for row in await said()] == ["+12025550144", CALLER]
         [row] = await said("--caller", CALLER, "--day", "today", "--outcome", "caller", "--agent", "maya")
         assert (row["outcome"], row["ending"], row["turns"]) == ("caller hung up", "done", 4)
         assert await said("--day", "yesterday") == []
@@ -111,13 +111,19 @@ async def test_calls_are_listed_and_shown(
             ("caller", "Never mind.", ""),
         ]
         assert whole["steps"]["document"]["state"] == "done"
+        assert [whole["steps"][name]["ran"] for name in ("document", "webhook", "remote document")] == [
+            True,
+            False,
+            False,
+        ]
         assert len(whole["timings"]) == 2
         assert whole["receipt"]["tier"]
         assert [event["event"] for event in whole["timeline"]][:3] == ["ringing", "answered", "memory"]
         assert await gateway(tmp_path, monkeypatch, "show", row["session"]) == 0
         text = capsys.readouterr().out
-        assert "AGENT:  [not heard: You can come on Monday.]" in text
-        for section in ("Transcript", "Response times", "Post-call processing", "Events"):
+        assert "agent   [not heard: You can come on Monday.]" in text
+        responses = "Response times, from the caller's last voiced frame"
+        for section in ("Transcript", responses, "Post-call processing", "Events"):
             assert f"\n{section}\n" in text
 
 
@@ -130,6 +136,7 @@ async def test_latency_tells_percentiles(
     async with staged(tmp_path, make_carrier("telnyx")) as stage:
         call, conversation = await stage.dial()
         await stage.played(call, conversation)
+        await stage.spoken(call, conversation)
         await conversation.user_says("Is my bike ready?")
         await stage.answer(call, conversation, "It is.")
         await call.hang_up()

@@ -28,7 +28,7 @@ async def test_twilio_number_points_here(gateway: Any, capsys: pytest.CaptureFix
     async with FakeTwilioAccount(NUMBER, OTHER, voice_application_sid="AP" + "2" * 32).running() as account:
         assert await gateway(account, "twilio", "--number", NUMBER) == 0
         assert capsys.readouterr().out == (
-            f"{NUMBER} points here now\n"
+            f"{NUMBER} now points here\n"
             f"  voice_url: https://demo.twilio.com/welcome/voice/ -> {PUBLIC}/twilio/incoming\n"
             f"  status_callback: (none) -> {PUBLIC}/twilio/status\n"
             f"  voice_application_sid: AP{'2' * 32} -> (none)\n"
@@ -97,7 +97,7 @@ async def test_dry_run_changes_nothing(gateway: Any, carrier: str, capsys: pytes
     async with kind(NUMBER).running() as account:
         before = json.dumps(account.numbers)
         assert await gateway(account, carrier, "--dry-run") == 0
-        assert "would point here now" in capsys.readouterr().out
+        assert "would point here" in capsys.readouterr().out
         assert json.dumps(account.numbers) == before
 
 

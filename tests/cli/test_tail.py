@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from gateway.cli.main import main
 from gateway.cli.tail import live_filter
 from gateway.errors import SettingsError
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests import test_stream_recovery
 from tests.stage import ADMIN, make_carrier, staged, until
 
@@ -69,7 +73,7 @@ def test_filter_is_a_caller_a_session_or_an_agent() -> None:
 
 @pytest.mark.parametrize("carrier_name", ["telnyx"])
 async def test_tail_survives_a_killed_gateway(scene: test_stream_recovery.Scene, tmp_path: Path) -> None:
-    """The rest of a call whose gateway was killed is told by the next one; nothing twice, nothing missed."""
+    """The next gateway reports the rest of a call whose gateway was killed; no event is missing or repeated."""
     (tmp_path / "tail").mkdir()
     async with Tail.running(tmp_path / "tail", "--json", "--since", "1h", "--url", scene.gateway.url) as tail:
         call, conversation = await scene.dial()
@@ -97,8 +101,22 @@ async def test_no_gateway_is_one_line(
     monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
     assert await asyncio.to_thread(main, ["tail", "--url", "http://127.0.0.1:1"]) == 2
     assert capsys.readouterr().err == (
-        "gateway: no gateway answers at http://127.0.0.1:1 (ConnectError); start it, or set --url\n"
+        "gateway: no gateway answers at http://127.0.0.1:1 "
+        "(ConnectError); start it with `gateway serve`, or give its address with --url\n"
     )
+
+
+@pytest.mark.parametrize("answer", [HTMLResponse("<h1>It works!</h1>"), RedirectResponse("/login")])
+async def test_another_server_is_one_line(
+    answer: Response, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
+    app = Starlette(routes=[Route("/v1/live", lambda request: answer)])
+    async with serve_on_loopback(app, lifespan="off") as url, asyncio.timeout(30):
+        assert await asyncio.to_thread(main, ["tail", "--url", url]) == 2
+    said = f"gateway: what answers at {url} is not a gateway; give the gateway's address with --url\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "voice.example.com", "http://"])

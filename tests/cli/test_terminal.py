@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.text import Text
 
-from gateway.cli.terminal import as_text, count, duration, line, milliseconds, one_line, progress, short_id, show, table
+from gateway.cli.terminal import as_text, fitted, line, make_console, named, one_line, progress, short_id, show, table
 
 ROWS = [("a", "first"), ("bcd", "second " * 60)]
 SHOW = """
@@ -26,6 +26,55 @@ def test_pipe_gets_aligned_columns_of_one_line_each(capsys: pytest.CaptureFixtur
 
 def test_table_has_a_head_and_an_indent() -> None:
     assert as_text(table([("1", "2")], head=("one", "two"), indent=2)) == "  one  two\n  1    2\n"
+
+
+def test_figures_are_set_right() -> None:
+    rows = [("a", "1:07"), ("b", "12:00")]
+    assert (
+        as_text(table(rows, head=("call", "length"), figures=["length"]))
+        == "call  length\na       1:07\nb      12:00\n"
+    )
+
+
+def test_widest_columns_become_narrower_first() -> None:
+    assert fitted([10, 40, 20], [10, 12, 8], 50) == [10, 20, 20]
+    assert fitted([10, 40, 20], [10, 12, 8], 28) == [10, 10, 8]  # less than the words need
+    assert fitted([4, 5], [4, 5], 80) == [4, 5]
+
+
+def test_narrow_tables_break_between_words() -> None:
+    page = io.StringIO()
+    rows = [("3f2a91c0", "2026-02-06 23:15", "Anna Brown +12025550143")]
+    make_console(page, width=34).print(table(rows, head=("call", "time", "caller")))
+    shown = [line.rstrip() for line in page.getvalue().splitlines()]
+    assert shown == [
+        "call      time        caller",
+        "3f2a91c0  2026-02-06  Anna Brown",
+        "          23:15       +12025550143",
+    ]
+
+
+def test_row_without_room_for_its_words_becomes_a_list() -> None:
+    page = io.StringIO()
+    rows = [("3f2a91c0", "Anna Brown +12025550143", "caller hung up", ""), ("7d3ee116", "withheld", "failed", "x")]
+    make_console(page, width=30).print(table(rows, head=("call", "caller", "outcome", "post-call")))
+    assert [line.rstrip() for line in page.getvalue().splitlines()] == [
+        "call     3f2a91c0",
+        "caller   Anna Brown",
+        "         +12025550143",
+        "outcome  caller hung up",
+        "",
+        "call       7d3ee116",
+        "caller     withheld",
+        "outcome    failed",
+        "post-call  x",
+        "",
+    ]
+
+
+def test_callers_are_named() -> None:
+    assert [named("+12025550143", ""), named("", "")] == ["+12025550143", "withheld"]
+    assert named("+12025550143", "Anna Brown") == "Anna Brown +12025550143"
 
 
 def test_empty_cells_leave_no_trace() -> None:
@@ -62,13 +111,30 @@ def test_markup_of_callers_is_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_progress_is_silent_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    with progress("working"):
-        pass
+    with progress("working", total=1) as line:
+        line.step("still working")
+        line.note("done")
+        line.advance()
     assert stderr.getvalue() == ""
 
 
-def test_figures_are_short() -> None:
-    assert (count(1, "call"), count(1200, "call")) == ("1 call", "1,200 calls")
-    assert (milliseconds(0.84), milliseconds(None)) == ("840 ms", "-")
-    assert (duration(67.2), duration(0)) == ("1:07", "0:00")
+PROGRESS = """
+from gateway.cli.terminal import progress
+with progress("reading", total=2) as line:
+    line.advance()
+    line.step("writing")
+    line.note("one is done")
+"""
+
+
+def test_progress_names_the_step_on_a_terminal() -> None:
+    person, terminal = pty.openpty()
+    subprocess.run([sys.executable, "-c", PROGRESS], stderr=terminal, env={**os.environ, "TERM": "xterm"}, check=True)
+    os.close(terminal)
+    shown = os.read(person, 10_000).decode()
+    os.close(person)
+    assert "writing" in shown and "1/2" in shown and "one is done" in shown
+
+
+def test_session_id_is_shortened() -> None:
     assert short_id("voice-session:3f2a91c0-aaaa") == "3f2a91c0"

@@ -31,10 +31,10 @@ def test_token_is_created_listed_and_revoked(gateway):
     code, out, _ = gateway("token", "create", "--scope", "read", "--days", "30", "--label", "Grafana")
     text, summary = out.splitlines()
     assert code == 0 and re.fullmatch(r"vg_[0-9a-f]{8}_[\w-]{43}", text)
-    assert re.fullmatch(r"scope read, until \d{4}-\d\d-\d\d. Copy it now: it can't be shown again.", summary)
+    assert re.fullmatch(r"scope read, until \d{4}-\d\d-\d\d [A-Z+-]\S+. Copy it now: it can't be shown again.", summary)
     _, listed, _ = gateway("token", "list")
     head, row = listed.splitlines()
-    assert head.split()[:3] == ["ID", "SCOPE", "LABEL"] and row.split()[:3] == [text[:11], "read", "Grafana"]
+    assert head.split()[:3] == ["id", "scope", "label"] and row.split()[:3] == [text[:11], "read", "Grafana"]
     assert row.endswith("active") and text not in listed
     code, out, _ = gateway("token", "revoke", text[:11])
     assert (code, out) == (0, f"revoked {text[:11]}; running gateways refuse it within 5 s\n")
@@ -79,7 +79,7 @@ def test_empty_list_says_how_to_create_one(gateway):
         ("create --scope read --days 5000", "a token is valid for 1 to 3650 days; 0 for no expiry"),
         ("create --scope read --agent otto --caller +12025550143", "no agent is named otto; the agents are "),
         ("create --scope mcp --caller 5", "'5' is not a phone number; write it like +12025550143"),
-        ("revoke vg_00000000", "no token vg_00000000 that could be revoked; `gateway token list` lists all tokens"),
+        ("revoke vg_00000000", "no active token vg_00000000; `gateway token list` lists all tokens"),
     ],
 )
 def test_mistake_is_one_line(gateway, arguments, problem):

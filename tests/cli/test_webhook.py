@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
+from gateway.history.stores import open_stores
 from tests.fakes.webhook_receiver import WebhookReceiver
 from tests.stage import make_carrier, staged
 from tests.test_webhooks import QUICK, furnish
+
+TIME = "2026-02-06T23:15:00+00:00"
 
 
 @pytest.fixture
@@ -59,3 +62,13 @@ async def test_waiting_messages_are_listed(tmp_path: Path, capsys: pytest.Captur
         assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "list") == 0
         shown = capsys.readouterr().out
     assert "call.ended" in shown and "pending" in shown and "red bike" not in shown
+
+
+async def test_failed_message_has_no_next_attempt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stores = await open_stores(tmp_path / "data", None)
+    row = ("id", "voice-session:3f2a91c0", "maya", "", "call.ended", "{}", "failed", 9, TIME, "status 410", TIME)
+    await stores.memory.change(f"INSERT INTO webhook_messages VALUES ({', '.join('?' * len(row))})", *row)
+    await stores.close()
+    assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "list") == 0
+    shown = capsys.readouterr().out.splitlines()[1].split()
+    assert shown == ["3f2a91c0", "maya", "call.ended", "failed", "9", "status", "410"]

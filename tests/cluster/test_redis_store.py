@@ -321,7 +321,7 @@ async def test_time_out_ends_the_wait_at_once() -> None:
         async with asyncio.timeout(0.03):
             await Stubborn().get()
     assert clock() - began < 0.05
-    await asyncio.sleep(5)  # its late failure is nobody's
+    await asyncio.sleep(5)  # no task waits for its late failure
 
 
 # Limits

@@ -24,11 +24,11 @@ def running(folder: Path) -> list[int]:
     for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = cmdline.read_bytes().split(b"\0")
-        except OSError:
+            if words[0].endswith(b"-server") or b"-server " in words[0]:
+                if str(folder) in str(cmdline.parent.joinpath("cwd").readlink()):
+                    found.append(int(cmdline.parent.name))
+        except OSError:  # it has ended
             continue
-        if words[0].endswith(b"-server") or b"-server " in words[0]:
-            if os.fsencode(folder) in cmdline.parent.joinpath("cwd").readlink().as_posix().encode():
-                found.append(int(cmdline.parent.name))
     return found
 
 

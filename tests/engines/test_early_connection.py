@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.engine_connection import CallEngines, EngineConfig, EngineTimeouts
+from gateway.calls.engine_connection import CallEngines, EngineTimeouts
 from gateway.calls.recorder import NoRecorder
 from gateway.engines.early_connection import EarlyConnection, NoEarlyConnection
 from gateway.engines.failover import BreakerState, GuardedEngine
@@ -170,18 +170,20 @@ async def test_call_learns_of_a_refusal() -> None:
 
 async def test_number_of_waiting_connections_is_limited() -> None:
     engine = SlowEngine()
-    engines = CallEngines({"maya": EngineConfig([guarded(engine)], EngineTimeouts(early=WAIT))}, most_early=3)
-    opened = [engines.connect_early("maya") for _ in range(5)]
+    made = [guarded(engine)]
+    engines = CallEngines(lambda agent: made, EngineTimeouts(early=WAIT), most_early=3)
+    opened = [engines.connect_early(SETTINGS.agent) for _ in range(5)]
     assert [isinstance(early, EarlyConnection) for early in opened] == [True] * 3 + [False] * 2
     await asyncio.sleep(1)
     assert engine.open == 3
     opened[0].close()
-    assert isinstance(engines.connect_early("maya"), EarlyConnection)
+    assert isinstance(engines.connect_early(SETTINGS.agent), EarlyConnection)
     engines.close()
     await asyncio.sleep(1)
     assert engine.open == 0
 
 
 async def test_no_engine_is_not_connected_to() -> None:
-    engines = CallEngines({"maya": EngineConfig([guarded(NoEngine())])})
-    assert isinstance(engines.connect_early("maya"), NoEarlyConnection)
+    made = [guarded(NoEngine())]
+    engines = CallEngines(lambda agent: made, EngineTimeouts())
+    assert isinstance(engines.connect_early(SETTINGS.agent), NoEarlyConnection)

@@ -1,6 +1,8 @@
 """Which engine a gateway uses, and a whole call on an engine that the gateway does not have."""
 
+import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +31,7 @@ from tests.stage import (
     patient_client,
     running_gateway,
     until,
+    until_it,
 )
 
 CONNECT = cast(Connector, None)
@@ -43,10 +46,82 @@ def made(**fields: Any) -> Any:
     return guarded.engine
 
 
+class Running(NoEngine):
+    """Has background work, which it counts."""
+
+    runs = 0
+
+    async def run(self) -> None:
+        self.runs += 1
+
+
+async def test_engine_of_a_changed_agent_is_made_and_started() -> None:
+    first, second = Running(), Running()
+    makers = {"deepgram": lambda *_: first, "local": lambda *_: second}
+    maya = Agent("maya", "")
+    engines = make_engines(Settings(deepgram_api_key=Secret("k")), [maya], CONNECT, makers)
+    running = asyncio.create_task(engines.run())
+    await until(lambda: first.runs == 1)
+    changed = replace(maya, engine=("local", "deepgram"))
+    engines.check(changed)
+    assert list(engines.engines) == ["deepgram"]  # nothing was made
+    engines.prepare(changed)
+    await until(lambda: second.runs == 1)
+    assert [one.engine for one in engines.of(changed)] == [second, first]
+    assert [one.engine for one in engines.of(maya)] == [first]  # a call that began before
+    assert engines.by_agent["maya"] == engines.of(changed)
+    second.is_ready = False  # it loads its models; other agents go on
+    assert engines.is_ready
+    running.cancel()
+
+
+@pytest.mark.parametrize("engine", ["deepgrm", "openai", "deepgram/nova-3+nowhere/x"])
+def test_changed_engine_is_refused_as_at_the_start(engine: str) -> None:
+    engines = directory(deepgram_api_key=Secret("k"))
+    changed = Agent("maya", "", engine=engine)
+    with pytest.raises(SettingsError) as at_the_start:
+        directory(changed, deepgram_api_key=Secret("k"))
+    with pytest.raises(SettingsError) as later:
+        engines.check(changed)
+    assert str(later.value) == str(at_the_start.value)
+    assert str(later.value).startswith("gateway.toml, [agents.maya]: engine")
+
+
+def test_names_of_engines_for_people() -> None:
+    engines = directory(deepgram_api_key=Secret("k"), xai_api_key=Secret("k"))
+    assert engines.default_names == ("deepgram",)
+    assert engines.usable_names == ["deepgram", "xai", "local"]
+
+
 def test_deepgram_where_its_key_is_set() -> None:
     engine = made(deepgram_api_key=Secret("k"))
     assert isinstance(engine, DeepgramEngine)
     assert (engine.name, engine.has_llm, engine.health()) == ("deepgram", True, {"engine": "deepgram"})
+
+
+@pytest.mark.parametrize(
+    ("engine", "own", "with_brain"),
+    [
+        ("deepgram", ("google", "gemini-3-flash"), None),
+        ("openai", ("openai", "gpt-realtime-2.1"), ("openai", "gpt-realtime-2.1")),
+        ("xai", ("xai", "grok-voice-latest"), ("xai", "grok-voice-latest")),
+        ("local", None, None),
+    ],
+)
+def test_model_that_an_engine_runs(
+    engine: str, own: tuple[str, str] | None, with_brain: tuple[str, str] | None
+) -> None:
+    keys = {f"{name}_api_key": Secret("k") for name in ("deepgram", "openai", "xai")}
+    agent = Agent("maya", "", engine=(engine,), think={"type": "google", "model": "gemini-3-flash"})
+    [one] = directory(agent, **keys).of(agent)
+    assert one.engine.own_model(agent) == own
+    assert one.engine.own_model(replace(agent, brain=("anthropic/claude-haiku-5-5",))) == with_brain
+
+
+@pytest.mark.parametrize("query", ["model=gpt-realtime-mini", "api-version=1&deployment=gpt-realtime-mini"])
+def test_address_names_the_realtime_model(query: str) -> None:
+    engine = made(openai_api_key=Secret("k"), openai_realtime_url=f"wss://rt.example.com/v1/realtime?{query}")
+    assert engine.own_model(Agent("maya", "")) == ("openai", "gpt-realtime-mini")
 
 
 @pytest.mark.parametrize(
@@ -163,3 +238,30 @@ async def test_whole_call_on_another_engine(tmp_path: Path) -> None:
     greeting, caller, answer = archive.read_text().splitlines()
     assert greeting.startswith("AGENT: Hello, this is Maya.")
     assert (caller, answer) == ("CALLER: 480 bytes", "AGENT: I heard 480 bytes.")
+
+
+async def test_next_call_has_the_engine_that_the_file_names_now(tmp_path: Path) -> None:
+    async with make_carrier("twilio") as carrier:
+        environ = {
+            "DATA_DIR": str(tmp_path / "data"),
+            "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
+            "PUBLIC_URL": PUBLIC_URL,
+            "ALLOWED_CALLERS": "*",
+            "GATEWAY_ADMIN_TOKEN": ADMIN,
+            "MEMORY_VECTORS": "false",
+            "DEEPGRAM_API_KEY": "dg-test-key",
+            **carrier.settings(),
+        }
+        engines = {**ENGINES, "echo": make_echo_engine}
+        async with running_gateway(environ, tmp_path, engines=engines) as url, patient_client(url) as http:
+            assert (await http.get("/health")).json()["engine"] == "deepgram"
+            (tmp_path / "gateway.toml").write_text('[agents.maya]\nengine = "echo"\n')
+
+            async def has_echo() -> bool:
+                return "echo" in (await http.get("/health")).json().get("engines", {})
+
+            await until_it(has_echo)
+            carrier.gateway_url = url
+            call = await carrier.dial(CALLER, CALLED)
+            await call.wait_heard(len(BEEP))
+            await call.hang_up()

@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from gateway.agents import Agent
 from gateway.calls.playout import Playout
 from gateway.calls.recorder import NoRecorder
 from gateway.calls.transcript import CallRecords, Transcript
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
 from gateway.errors import CarrierRefused, EngineError, NumberNotAllowed, StoreUnavailable
+from gateway.llm.chat import ModelName
 from gateway.memory.access import PinResult
+from gateway.response_time import ResponseTime
 from gateway.session import Consent, TrustLevel, Voicemail, VoiceSession
 from tests.fakes.call_control import FakeCallControl
 
@@ -29,7 +32,7 @@ class FakeEvents:
     def caller_said(self, text: str, at: datetime, *, is_late: bool = False) -> None:
         self.written.append(("caller", text))
 
-    def agent_said(self, answer: int, text: str, at: datetime) -> None:
+    def agent_said(self, answer: int, text: str, at: datetime, *, by_operator: bool = False) -> None:
         self.written.append(("agent", text))
 
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
@@ -56,7 +59,10 @@ class FakeEvents:
     def set_identity(self, caller: str, number: str) -> None:
         self.written.append(("identity", caller, number))
 
-    def first_audio_sent(self, stages: Mapping[str, float | None] | None) -> None: ...
+    def first_audio_sent(self, measured: ResponseTime | None, model: ModelName | None = None) -> None:
+        self.model = model
+
+    def turn_ended(self) -> None: ...
 
 
 class FakeRecorder(NoRecorder):
@@ -206,6 +212,9 @@ class FakeVoiceEngine:
         self.sessions: list[FakeEngineSession] = []
         self._error = error
         self._hangs = hangs
+
+    def own_model(self, agent: Agent) -> ModelName | None:
+        return ModelName("fake", "fake-1")
 
     @property
     def session(self) -> FakeEngineSession:

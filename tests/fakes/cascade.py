@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,8 +28,8 @@ class FakeCascade:
     The agents of a gateway in `folder` use them: gateway.toml is written there.
     """
 
-    def __init__(self, folder: Path, agent: str = "") -> None:
-        """`agent`: lines of gateway.toml for it."""
+    def __init__(self, folder: Path, agents: Mapping[str, str]) -> None:
+        """`agents`: lines of gateway.toml for each of them."""
         self.requests: list[dict[str, Any]] = []
         self.answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.sounds: dict[str, bytes] = {}
@@ -38,7 +38,7 @@ class FakeCascade:
         self.origins: dict[str, str] = {}
         """Not used: the model is not reached through the gateway's address."""
         self._folder = folder
-        self._agent = agent
+        self._agents = agents
         self._sessions = 0
         self._stack = contextlib.AsyncExitStack()
 
@@ -46,12 +46,13 @@ class FakeCascade:
         await self._stack.enter_async_context(self.speech)
         app = Starlette(routes=[Route("/v1/chat/completions", self._complete, methods=["POST"])])
         url = await self._stack.enter_async_context(serve_on_loopback(app))
-        self._folder.joinpath("gateway.toml").write_text(
-            f"[agents.maya]\n{self._agent}\n[agents.maya.engine]\n"
-            'listen = "deepgram/flux-general-en"\n'
-            f'think = {{ url = "{url}/v1", model = "test" }}\n'
-            'speak = "deepgram/aura-2-thalia-en"\n'
+        engine = (
+            'engine.listen = "deepgram/flux-general-en"\n'
+            f'engine.think = {{ url = "{url}/v1", model = "test" }}\n'
+            'engine.speak = "deepgram/aura-2-thalia-en"\n'
         )
+        tables = (f"[agents.{name}]\n{engine}{lines}\n" for name, lines in self._agents.items())
+        self._folder.joinpath("gateway.toml").write_text("".join(tables))
         return self
 
     async def __aexit__(self, *exception: object) -> None:

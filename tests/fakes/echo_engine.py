@@ -2,6 +2,7 @@
 
 import asyncio
 
+from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.engines.interface import (
     AgentAudioDone,
@@ -16,6 +17,7 @@ from gateway.engines.interface import (
     UserStartedSpeaking,
     VoiceEngine,
 )
+from gateway.llm.chat import ModelName
 from gateway.settings import Settings
 from gateway.websocket.interface import Connector
 
@@ -26,6 +28,9 @@ class EchoEngine:
     name = "echo"
     has_llm = True
     is_ready = True
+
+    def own_model(self, agent: Agent) -> ModelName | None:
+        return None
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
         return EchoSession(await load_settings(), events)

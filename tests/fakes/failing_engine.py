@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.agents import Agent
 from gateway.audio import SILENCE_BYTE
 from gateway.engines.interface import (
     AgentAudioDone,
@@ -25,6 +26,7 @@ from gateway.engines.interface import (
     UserStartedSpeaking,
 )
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable
+from gateway.llm.chat import ModelName
 
 HANDSHAKE = 0.15
 THINKING = 0.4
@@ -85,6 +87,9 @@ class FailingEngine:
         self.sessions: list[FailingSession] = []
         self.attempts = 0
         self._plan = plan
+
+    def own_model(self, agent: Agent) -> ModelName | None:
+        return None
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> "FailingSession":
         self.attempts += 1

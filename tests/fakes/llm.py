@@ -2,7 +2,7 @@
 Language models on loopback: one HTTP server, dialect by path, behaviour by profile.
 
 `/v1/messages` is Anthropic; `/v1/chat/completions` is whatever the profile says. It checks what the real ones check,
-says what the test scripted, misbehaves when told to, and remembers every question. Connections are kept for the next
+says what the test scripted, misbehaves on request, and remembers every question. Connections are kept for the next
 request, and a client that goes away before its answer is complete is noticed at once.
 """
 

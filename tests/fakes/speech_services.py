@@ -44,7 +44,7 @@ def speech(text: str) -> bytes:
 
 
 class FakeSpeech:
-    """The server. Sockets stand in the order in which they were opened."""
+    """The server. Sockets are in the order in which they were opened."""
 
     def __init__(self, sound: Callable[[str], bytes] = speech) -> None:
         self.sound = sound

@@ -1,4 +1,4 @@
-"""The simulated Voice Agent as the client of an own LLM endpoint: a real HTTP server that streams what it is told."""
+"""The simulated Voice Agent as the client of an LLM endpoint: a real HTTP server that streams scripted answers."""
 
 import asyncio
 import contextlib

@@ -527,7 +527,7 @@ class FakeTwilio(FakeCarrier):
         self.voice_path = voice_path
         self.status_path = status_path
         self.fallback_url = fallback_url
-        self.upgrade_signature = "right"  # or "slash", "wrong", "none"
+        self.upgrade_signature = "right"  # or "slash", "port", "wrong", "none"
         self.finished_status = 404  # the REST status for a finished call; Twilio also sends 400
         self.action_after_hangup = False
         self.hold_stream_callbacks = False
@@ -687,8 +687,9 @@ class FakeTwilio(FakeCarrier):
 
     def upgrade_headers(self, url: str, signature: str = "") -> dict[str, str]:
         choice = signature or self.upgrade_signature
-        signed = url + "/" if choice == "slash" else url
-        choice = "right" if choice == "slash" else choice
+        parts = urlsplit(url)
+        signed = {"slash": f"{url}/", "port": parts._replace(netloc=f"{parts.netloc}:443").geturl()}.get(choice, url)
+        choice = "right" if choice in ("slash", "port") else choice
         right = sign(self.auth_token, signed)
         return {"user-agent": "Twilio.TmeWs/1.0", **self._signature(choice, right, "x-twilio-signature")}
 

@@ -88,7 +88,7 @@ async def test_same_turns_in_other_words_replace(archive, other):
 
 
 async def test_longest_of_many_writers_stays(archive, folder):
-    """Whoever comes last; a part that a killed process left is in nobody's way."""
+    """The last writer wins; a partial file of a killed process does not matter."""
     folder.joinpath(f"voice-session-{ID}.part").write_text("AGENT: a long text that was never finished\n" * 9)
     texts = ["CALLER: hm\n" * turns for turns in (3, 20, 1, 12, 19, 7, 2, 20, 5)]
     await asyncio.gather(*(Archive(folder, retention_days=7).write(ID, text) for text in texts * 5))

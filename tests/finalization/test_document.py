@@ -4,8 +4,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.finalization.document import archive_text, call_document, redact_turns, spoken_lines
+from gateway.finalization.document import archive_text, archived_lines, call_document, redact_turns, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary
+from gateway.memory.facts import CallerFact
 from gateway.memory.stores.documents import Document
 from gateway.memory.summary_parser import read_call
 from gateway.session import Speaker, Turn, VoiceSession
@@ -30,6 +31,15 @@ def a_session(seconds=262.0, turns=()):
     return VoiceSession(
         "maya", "+12025550143", "twilio", ID, START, START + timedelta(seconds=seconds), None, list(turns)
     )
+
+
+def test_fact_is_stated_once():
+    """A model's summary states it with the caller's name; another person's fact is another one."""
+    items = ("Ana has a dog.", "The caller rides to work", "Her mother has a dog")
+    learned = tuple(CallerFact(text, "preference", 0.9, (0,)) for text in ("Has a dog", "Rides to work"))
+    document = call_document(a_session(), replace(SUMMARY, facts=items, caller_facts=learned), NEW_YORK)
+    facts = document.content.partition("### Important Facts\n")[2].partition("\n\n")[0]
+    assert facts.splitlines() == ["- Her mother has a dog", "- Has a dog", "- Rides to work"]
 
 
 def test_document_of_a_known_summary():
@@ -142,6 +152,16 @@ def test_lines_stand_in_the_order_spoken():
 def test_cut_off_turn_shows_what_was_heard():
     turns = [Turn(Speaker.AGENT, "Hello, this is", START, unheard="Maya."), Turn(Speaker.AGENT, "", START, "Bye.")]
     assert archive_text(spoken_lines(turns)) == "AGENT: Hello, this is —\n"
+
+
+def test_operator_stays_marked_in_the_archive():
+    turns = [Turn(Speaker.AGENT, "One moment.", START, by_operator=True), Turn(Speaker.CALLER, "OPERATOR: no", START)]
+    text = archive_text(spoken_lines(redact_turns(turns)))
+    assert text == "OPERATOR: One moment.\nCALLER: OPERATOR: no\n"
+    assert archived_lines(text) == [
+        SpokenLine("agent", "One moment.", by_operator=True),
+        SpokenLine("caller", "OPERATOR: no"),
+    ]
 
 
 def test_a_turn_can_not_pass_for_two():

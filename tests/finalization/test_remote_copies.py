@@ -101,7 +101,7 @@ async def test_deleted_fact_leaves_the_remote_document(remote: Remote, by: str):
     facts = [CallerFact("Lives in Bath", "identity", 0.9, (1,)), CallerFact("Has a dog", "identity", 0.9, (1,))]
     summary = replace(SUMMARY, caller_facts=tuple(facts))
     await remote.store.create(call_document(session, summary, None))
-    await remote.client.store(call_document(session, summary, None, with_facts=True))
+    await remote.client.store(call_document(session, summary, None))
     await remote.facts.learn(session, facts, START)
     assert await remote.copies.sync() == 0 and "- Lives in Bath" in remote.contents()[0]
 

@@ -66,7 +66,7 @@ async def test_archive_that_fails_stays_to_be_done(after):
 
 
 async def test_superseded_job_improves_nothing(after):
-    """A longer transcript is there: whoever wrote it has the better summary too."""
+    """A longer transcript exists: the node that wrote it has the better summary too."""
     session = a_session()
     await after.steps.write_archive(FinalizationJob(session))
     less = FinalizationJob(replace(session, turns=session.turns[:1]))

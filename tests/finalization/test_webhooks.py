@@ -213,8 +213,9 @@ def test_finished_call_is_reported_as_the_contract_says():
 
 
 def test_call_without_a_document_is_reported_without_a_summary():
-    content = call_ended(a_session(turns=[]), None).content
+    content = call_ended(a_session(turns=[]), None, ["order", "urgent"]).content
     assert (content["summary"], content["facts"], content["turns"]) == (None, [], [])
+    assert content["fields"] == {"order": None, "urgent": None}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import asyncio
 import logging
 import sqlite3
+import time
 from dataclasses import replace
 
 import orjson
@@ -132,6 +133,21 @@ async def test_failed_send_is_repeated_once_it_can_be(after, remem, face, fault)
     was_looked_for_in_vain = fault in (Fault.BROKEN, Fault.HTML, Fault.HTML_ERROR)
     assert len(after.pauses.lengths) == (2 if was_looked_for_in_vain else 1)
     assert await after.unfinished_jobs() == []
+
+
+async def test_step_is_timed_from_its_first_attempt(after, remem):
+    seconds = []
+
+    def listen(event):
+        if event["event"] == "step" and (event["step"], event["state"]) == ("remote document", "done"):
+            seconds.append(event["seconds"])
+
+    remem.fails(Fault.BROKEN)
+    after.pauses.events.append(lambda: time.sleep(0.05))
+    worker = after.finalizer(events=EventPublisher(listener=listen))
+    worker.submit(a_session())
+    await until(lambda: not worker.unfinished)
+    assert seconds[0] >= 0.05
 
 
 async def test_answers_lost_in_a_row_make_one_document(after, remem):

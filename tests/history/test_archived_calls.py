@@ -18,6 +18,7 @@ from gateway.memory.memory_log import Retention
 from gateway.memory.recall import Recall
 from gateway.memory.remem_client import NoRemem
 from gateway.memory.visible_documents import VisibleDocuments
+from gateway.response_time import ResponseTime
 from gateway.session import VoiceSession
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, SUMMARY, a_session
@@ -37,7 +38,7 @@ async def stores(ground, tmp_path: Path):
 
 def a_call(started_at: datetime, **fields) -> VoiceSession:
     receipt = {"items": [{"kind": "fact"}], "block": "Prefers mornings"}
-    timings = [{"first_frame": 0.5, "transcript": None}]
+    timings = [ResponseTime(first_frame=0.5).as_json()]
     given = {"started_at": started_at, "ended_at": started_at + timedelta(seconds=60), "receipt": receipt}
     return a_session(**given, timings=timings, **fields)
 

@@ -27,6 +27,7 @@ from gateway.history.call_log import (
     turns_from_rows,
 )
 from gateway.history.live_events import EventPublisher
+from gateway.response_time import ResponseTime
 from gateway.session import Consent, Speaker, Turn, Voicemail, VoiceSession
 from tests.fakes.call_parts import make_transcript
 from tests.stage import until
@@ -86,11 +87,11 @@ async def test_turn_is_stored_once(log: CallLog, path: Path) -> None:
     await log.flushed()
     assert [event["text"] for _, event in await log.after(Cursor())] == ["Is it ready?"]
     assert len(rows_of_call(path, session.id)) == 2
-    call.first_audio_sent({"first_frame": 0.84})
+    call.first_audio_sent(ResponseTime(first_frame=0.84))
     await log.flushed()
     assert [event["text"] for _, event in await log.after(Cursor())] == ["Is it ready?", "It is."]
     [_, answer] = turns_from_rows(rows_of_call(path, session.id))
-    assert (answer.turn.text, answer.latency, answer.stages) == ("It is.", 0.84, {"first_frame": 0.84})
+    assert (answer.turn.text, answer.response) == ("It is.", ResponseTime(first_frame=0.84))
 
 
 async def test_released_call_keeps_only_events(log: CallLog, path: Path) -> None:
@@ -149,6 +150,7 @@ async def test_retracted_turns_stay_so_after_a_crash(log: CallLog, path: Path) -
     call.agent_said(1, "It is.", LATER)
     call.agent_said(1, "Really.", NOW)
     call.cut_off(1, "It is.", "Really.")
+    call.publish("function_finished", function="keep", ok=True, seconds=0.1, arguments="My secret", result="kept")
     session.taken_back = [f"caller {LATER.isoformat()}", f"agent {LATER.isoformat()}"]
     call.retract(session, rows_of_turns([Turn(Speaker.CALLER, "Hello.", NOW)]))
     call.set_off_record(True)
@@ -156,7 +158,9 @@ async def test_retracted_turns_stay_so_after_a_crash(log: CallLog, path: Path) -
     assert left.session.turns == [Turn(Speaker.CALLER, "Hello.", NOW)]
     assert (left.session.state, left.session.off_record) == ({"cheese": "brie"}, True)
     assert left.session.taken_back == session.taken_back
-    assert [event.get("text") for event in events_of_call(path, session.id)] == ["Hello."]
+    assert [event.get("text") for event in events_of_call(path, session.id)] == ["Hello.", None]
+    kept = events_of_call(path, session.id)[-1]
+    assert kept["function"] == "keep" and not kept.keys() & {"arguments", "result"}
     assert any(b"restart" in row for row in shared)
 
 
@@ -324,14 +328,17 @@ class Rows:
         late = {"late": True} if is_late else {}
         self._append({"event": "turn", "speaker": "caller", "text": text, "at": at.isoformat(), **late})
 
-    def agent_said(self, answer: int, text: str, at: datetime) -> None:
-        self._append({"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at.isoformat()})
+    def agent_said(self, answer: int, text: str, at: datetime, *, by_operator: bool = False) -> None:
+        piece = {"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at.isoformat()}
+        self._append({**piece, **({"by_operator": True} if by_operator else {})})
 
     def set_off_record(self, off: bool) -> None:
         self._off = off
 
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
         self._append({"event": "interruption", "heard": heard, "unheard": unheard, "answer": answer})
+
+    def turn_ended(self) -> None: ...
 
     def _append(self, row: dict[str, object]) -> None:
         if not self._off:
@@ -340,7 +347,9 @@ class Rows:
 
 @given(
     st.lists(
-        st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt", "off", "on", "finished", "late"]),
+        st.sampled_from(
+            ["caller", "agent", "operator", "sound", "mark", "done", "interrupt", "off", "on", "finished", "late"]
+        ),
         max_size=30,
     )
 )
@@ -360,6 +369,9 @@ def test_log_equals_the_transcript(happenings: list[str]) -> None:
             transcript.caller_said(f"caller {number}", at, finished.pop() if finished else "")
         elif happening == "agent":
             transcript.agent_said(f"agent {number} says so.", at)
+        elif happening == "operator":
+            transcript.operator_says(f"operator {number} says so.")
+            transcript.agent_said(f"operator {number} says so.", at)
         elif happening == "sound":
             transcript.agent_audio(MARK_BYTES, float(number))
             playout.audio_sent(MARK_BYTES, float(number))

@@ -192,7 +192,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
 
 
 async def test_forget_clears_pages_that_were_freed_before(house):
-    """What was said in a call stands in its ending until that is done, and in free pages afterwards."""
+    """A finalization job holds the words of its call until it is done, and free pages hold them afterwards."""
     session = a_session()
     await house.remembers(session, OTHER_WORD)
     off = "PRAGMA secure_delete = OFF"  # some builds of SQLite have it on

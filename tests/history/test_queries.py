@@ -8,6 +8,7 @@ import pytest
 from gateway.history.calls_table import CallsTable
 from gateway.history.queries import TIME_STEPS, CallFilter, CallHistory
 from gateway.history.stores import Stores, open_local_store
+from gateway.response_time import ResponseTime
 from tests.calls.aftermath import a_session
 
 START = datetime(2026, 2, 6, tzinfo=UTC)
@@ -17,7 +18,7 @@ START = datetime(2026, 2, 6, tzinfo=UTC)
 async def room(tmp_path: Path):
     store = await open_local_store(tmp_path)
     for hours, agent, waits in ((0, "maya", (0.5, 1.0, 3.0)), (12, "maya", (0.7,)), (23, "leo", (9.0,))):
-        timings = [{"first_frame": wait, "transcript": None} for wait in waits]
+        timings = [ResponseTime(first_frame=wait).as_json() for wait in waits]
         session = a_session(started_at=START + timedelta(hours=hours), agent=agent, timings=timings)
         await CallsTable(store).write(session, document_id="", summary_by="")
     yield CallHistory(Stores(store, store), data_dir=tmp_path, archive_dir=tmp_path)

@@ -18,6 +18,7 @@ from gateway.history.call_log import (
     turns_from_rows,
 )
 from gateway.history.stores import migrate_call_log
+from gateway.response_time import CountedFrom, ResponseTime
 from gateway.session import Speaker, Turn
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
@@ -66,7 +67,9 @@ def test_events_are_kept(data_dir: Path) -> None:
     assert [event["event"] for event in events] == ["answered", "turn", "turn", "hangup"]
     assert events[0]["id"] == "1794961551532-7"
     [_, answer] = turns_from_rows(rows_of_call(data_dir / FILE_NAME, FINISHED))
-    assert answer == LoggedTurn(Turn(Speaker.AGENT, "With pleasure.", START), 0.84, {"first_frame": 0.84})
+    assert answer == LoggedTurn(
+        Turn(Speaker.AGENT, "With pleasure.", START), ResponseTime(first_frame=0.84, counted_from=CountedFrom.ENGINE)
+    )
     live = turns_from_rows(events_of_call(data_dir / FILE_NAME, LIVE))
     assert live[1].turn == Turn(Speaker.CALLER, "Is my bike ready?", after(3))
 

@@ -147,8 +147,13 @@ async def test_upstreams_are_kept_warm_while_calls_are_live():
     warming.cancel()
 
 
-async def test_without_brains_nothing_is_kept_warm():
-    await keep_warm({}, lambda: True)
+async def test_language_model_that_is_made_later_is_kept_warm():
+    agent_llms, upstream = {}, CountedUpstream()
+    warming = asyncio.create_task(keep_warm(agent_llms, lambda: True, every=0.001, look=0.001))
+    await asyncio.sleep(0)
+    agent_llms["maya"] = replace(BRAIN, upstreams=(upstream,))
+    await until(lambda: upstream.warmed > 1)
+    warming.cancel()
 
 
 def agent(**fields):

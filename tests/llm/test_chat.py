@@ -178,8 +178,15 @@ async def test_redirect_is_not_followed():
 
 def named(upstream, llm):
     """The upstream in an error. OpenClaw runs on a machine of the user's, so its address is there too."""
-    host = llm.url.partition("://")[2].partition("/")[0]
-    return f"openclaw at {host}" if upstream.name == "openclaw" else upstream.name
+    return f"openclaw at {llm.url}/v1/chat/completions" if upstream.name == "openclaw" else upstream.name
+
+
+def hint(upstream, text):
+    """What an error of OpenClaw adds."""
+    return f"; {text}" if upstream.name == "openclaw" else ""
+
+
+UNREACHABLE = "start it, or correct OPENCLAW_GATEWAY_URL"
 
 
 @pytest.mark.parametrize("status", [429, 500, 529])
@@ -187,7 +194,9 @@ async def test_passing_failure_is_unavailable(llm, upstream, status):
     llm.fails(status, retry_after="1.5")
     with pytest.raises(LlmUnavailable) as raised:
         await ask(upstream)
-    assert (str(raised.value), raised.value.retry_after) == (f"{named(upstream, llm)} answered {status}", 1.5)
+    problem = f"{named(upstream, llm)} answered {status}{hint(upstream, 'openclaw logs shows why')}"
+    assert (str(raised.value), raised.value.retry_after) == (problem, 1.5)
+    assert raised.value.status == status
     assert len(llm.requests) == 1
 
 
@@ -196,8 +205,8 @@ async def test_wrong_key_is_refused_unquoted(kind, llm):
     with pytest.raises(LlmRefused) as raised:
         await ask(upstream)
     await upstream.close()
-    hint = "; correct OPENCLAW_GATEWAY_TOKEN" if upstream.name == "openclaw" else ""
-    assert str(raised.value) == f"{named(upstream, llm)} answered 401{hint}"
+    to_do = hint(upstream, "correct OPENCLAW_GATEWAY_TOKEN")
+    assert str(raised.value) == f"{named(upstream, llm)} answered 401{to_do}"
     assert raised.value.__cause__ is None
 
 
@@ -205,7 +214,8 @@ async def test_closed_port_is_unavailable(kind):
     async with FakeLlm() as gone:
         pass
     upstream = build(kind, gone.url, SECRET)
-    with pytest.raises(LlmUnavailable, match=f"^{upstream.name} can't be reached: [A-Za-z]+$") as raised:
+    problem = f"^{named(upstream, gone)} can't be reached: [A-Za-z]+{hint(upstream, UNREACHABLE)}$"
+    with pytest.raises(LlmUnavailable, match=problem) as raised:
         await ask(upstream)
     await upstream.close()
     assert raised.value.__suppress_context__
@@ -229,7 +239,8 @@ _CUT = "(ClientPayloadError|RemoteProtocolError)"  # aiohttp's word, and that of
 @pytest.mark.parametrize("closes_after", [0, 1, 4])
 async def test_cut_stream_is_unavailable(llm, upstream, closes_after):
     llm.pace = Pace(closes_after=closes_after)
-    with pytest.raises(LlmUnavailable, match=f"^{upstream.name} can't be reached: {_CUT}$"):
+    problem = f"^{named(upstream, llm)} can't be reached: {_CUT}{hint(upstream, UNREACHABLE)}$"
+    with pytest.raises(LlmUnavailable, match=problem):
         await ask(upstream)
 
 

@@ -174,7 +174,7 @@ async def test_reason_is_enough(then):
 
 
 async def test_kept_connection_may_be_gone():
-    """A server closes connections that nobody uses, perhaps in the moment in which somebody does."""
+    """A server may close an idle connection in the moment in which a request uses it."""
     records = stream_of(choice("stop", content="Yes."))
     served = []
 

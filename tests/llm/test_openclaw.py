@@ -7,6 +7,7 @@ from gateway.llm.chat import ChatRequest, Finished, TextDelta
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
+from tests.fakes.llm_script import Pace
 from tests.llm.upstreams import (
     CALL,
     GREETING,
@@ -83,13 +84,38 @@ async def test_openclaw_may_end_unmarked(llm, upstream):
         (400, "; openclaw agents list shows whether it has the agent main"),
         (401, "; correct OPENCLAW_GATEWAY_TOKEN"),
         (404, "; run there: openclaw config set gateway.http.endpoints.chatCompletions.enabled true"),
-        (413, ""),
-        (503, ""),
+        (307, "; correct OPENCLAW_GATEWAY_URL"),
+        (413, "; openclaw logs shows why"),
+        (503, "; openclaw logs shows why"),
     ],
 )
 async def test_openclaw_errors_say_where_and_what_to_do(llm, upstream, status, to_do):
     llm.fails(status)
     with pytest.raises(LlmError) as raised:
         await ask(upstream)
-    assert str(raised.value) == f"openclaw at {llm.url.removeprefix('http://')} answered {status}{to_do}"
+    assert str(raised.value) == f"openclaw at {llm.url}/v1/chat/completions answered {status}{to_do}"
     assert raised.value.retryable is (status == 503)
+
+
+_TO_DO = "; start it, or correct OPENCLAW_GATEWAY_URL"
+
+
+async def test_unreachable_openclaw_is_named_without_secrets():
+    async with FakeLlm() as gone:
+        address = gone.url.removeprefix("http://")
+    upstream = OpenClawUpstream(f"http://ana:secret@{address}/claw/v1/", "", None)
+    with pytest.raises(LlmUnavailable) as raised:
+        await ask(upstream)
+    await upstream.close()
+    shown = f"openclaw at http://{address}/claw/v1/chat/completions"
+    assert str(raised.value) == f"{shown} can't be reached: ClientConnectorError{_TO_DO}"
+
+
+@pytest.mark.virtual_time
+async def test_silent_openclaw_is_named():
+    async with FakeLlm(profile="openclaw-new", pace=Pace(hangs="before headers")) as llm:
+        upstream = OpenClawUpstream(llm.url, "", Secret("test-key"))
+        with pytest.raises(LlmUnavailable) as raised:
+            await ask(upstream)
+        await upstream.close()
+    assert str(raised.value) == f"openclaw at {llm.url}/v1/chat/completions did not answer in time{_TO_DO}"

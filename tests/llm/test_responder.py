@@ -34,6 +34,12 @@ class Brains:
         llm.answers(answer)
         return llm
 
+    def reporting(self, *llms, **options):
+        """A responder, and the attempts that it reports."""
+        responder, attempts = self.responder(*llms, **options), []
+        responder.report_attempts(attempts.append)
+        return responder, attempts
+
     def responder(self, *llms, first_token_seconds=LONG, one_moment="", dialect="openai", redacts=True, **options):
         upstreams = tuple(self._upstream(dialect, f"llm-{number}", llm.url) for number, llm in enumerate(llms))
         agent_llm = AgentLlm(upstreams, first_token_seconds, one_moment, SORRY, "en", redacts=redacts)
@@ -59,6 +65,10 @@ async def agent_llms():
 
 async def ask(responder, request=None):
     return [event async for event in responder.answer(request or question())]
+
+
+def outcomes(attempts):
+    return [(attempt.model.provider, attempt.outcome, attempt.error) for attempt in attempts]
 
 
 def text_of(events):
@@ -362,6 +372,72 @@ async def test_broken_tool_call_is_stood_in_for(agent_llms):
     assert (text_of(events), events[-1]) == ("It is ready.", Finished("stop"))
 
 
+# Attempts
+
+
+async def test_each_attempt_is_reported(agent_llms):
+    first, second, third = [await agent_llms.llm() for _ in range(3)]
+    first.fails(500)
+    second.fails(401)
+    responder, attempts = agent_llms.reporting(first, second, third)
+    await ask(responder)
+    assert outcomes(attempts) == [("llm-0", "failed", "500"), ("llm-1", "failed", "401"), ("llm-2", "answered", "")]
+    assert [attempt.model.model for attempt in attempts] == ["m"] * 3
+    assert [attempt.first_token is None for attempt in attempts] == [True, True, False]
+    assert 0 < attempts[-1].first_token <= attempts[-1].seconds
+
+
+async def test_wordless_and_broken_attempts_have_failed(agent_llms):
+    first, second = await agent_llms.llm(""), await agent_llms.llm(Answer("It is ready.", breaks_after=2))
+    responder, attempts = agent_llms.reporting(first, second)
+    await ask(responder)
+    assert outcomes(attempts) == [("llm-0", "failed", "LlmRefused"), ("llm-1", "failed", "LlmUnavailable")]
+
+
+async def test_model_that_was_not_asked_is_not_reported(agent_llms):
+    responder, attempts = agent_llms.reporting(await agent_llms.llm(), await agent_llms.llm())
+    await ask(responder)
+    assert outcomes(attempts) == [("llm-0", "answered", "")]
+
+
+async def test_overtaken_slow_model_has_timed_out(agent_llms):
+    first, second = await agent_llms.llm(pace=Pace(hangs="before first token")), await agent_llms.llm("At nine.")
+    responder, attempts = agent_llms.reporting(first, second, first_token_seconds=SHORT)
+    await ask(responder)
+    await first.idle()
+    assert ("llm-0", "failed", "timeout") in outcomes(attempts)
+    assert ("llm-1", "answered", "") in outcomes(attempts)
+
+
+async def test_model_that_never_answers_has_timed_out(agent_llms):
+    llm = await agent_llms.llm(pace=Pace(hangs="before first token"))
+    responder, attempts = agent_llms.reporting(llm, longest_silence=SHORT)
+    assert text_of(await ask(responder)) == SORRY
+    assert outcomes(attempts) == [("llm-0", "failed", "timeout")]
+
+
+@pytest.mark.parametrize("hangs", ["before first token", "after first token"])
+async def test_dropped_attempt_is_cancelled(agent_llms, hangs):
+    llm = await agent_llms.llm(pace=Pace(hangs=hangs))
+    responder, attempts = agent_llms.reporting(llm)
+    asking = asyncio.create_task(ask(responder))
+    await llm.received(1)
+    asking.cancel()
+    await llm.idle()
+    assert outcomes(attempts) == [("llm-0", "cancelled", "")]
+
+
+async def test_attempt_is_over_when_its_answer_is(agent_llms):
+    """Not only when the connection can be used again."""
+    responder, attempts = agent_llms.reporting(await agent_llms.llm())
+    answer = responder.answer(question())
+    async for event in answer:
+        if isinstance(event, Finished):
+            await asyncio.sleep(0)
+            assert outcomes(attempts) == [("llm-0", "answered", "")]
+    assert len(attempts) == 1
+
+
 async def test_our_own_mistake_is_not_heard(agent_llms, caplog):
     class Mistaken:
         name = model = "mistaken"
@@ -370,7 +446,10 @@ async def test_our_own_mistake_is_not_heard(agent_llms, caplog):
             raise KeyError("a mistake")
 
     brain = AgentLlm((Mistaken(),), LONG, "", SORRY, "en")
-    assert await ask(Responder("maya", "", brain)) == [TextDelta(SORRY), Finished("stop")]
+    responder, attempts = Responder("maya", "", brain), []
+    responder.report_attempts(attempts.append)
+    assert await ask(responder) == [TextDelta(SORRY), Finished("stop")]
+    assert outcomes(attempts) == [("mistaken", "failed", "KeyError")]
     assert [record.getMessage() for record in caplog.records] == ["answer failed"]
 
 

@@ -1,15 +1,23 @@
-"""The scripted agent: what it says to a request that a language model could get as well."""
+"""The scripted agent: what it says to a request that a language model could get as well, and in whole calls."""
 
+import json
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta
-from gateway.llm.scripted import UNKNOWN, WHAT_I_AM, WHAT_I_DO, ScriptedUpstream, _quotes
+from gateway.llm.quotes import script_language
+from gateway.llm.scripted import ScriptedUpstream
 from gateway.memory.recall import render, render_known
 from gateway.memory.summary_parser import PastCall
+from gateway.tools.builtin import END_CALL, MESSAGE_AGENT, transfer_schema
+from tests.llm.scripted_call import scripted_line, tool
 
-END_CALL = {"type": "function", "function": {"name": "end_call", "parameters": {}}}
+SAY = script_language("en").say
+WHAT_I_AM, WHAT_I_DO, UNKNOWN = SAY["what_i_am"], SAY["what_i_do"], SAY["unknown"]
+DATA = Path(__file__).parents[1] / "data/scripted"
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 LAST_CALL = PastCall(
     session_id="voice-session:1",
@@ -27,15 +35,18 @@ FACTS = "<caller_facts>\nIs called Anna\nPrefers a text message\n</caller_facts>
 MEMORY = f"{FACTS}\n{render([LAST_CALL], now=NOW)}"
 
 
-async def answer(*said, prompt="", known="", after_tool=False, last=""):
+async def answer(*said, prompt="", known="", result=(), last="", tools=(END_CALL,)):
     """The events of an answer to a conversation: the agent's turns stand between the caller's."""
     messages = [{"role": "system", "content": prompt}]
     for text in said[:-1]:
         messages += [{"role": "user", "content": text}, {"role": "assistant", "content": last or "Noted."}]
     messages += [{"role": "user", "content": text} for text in said[-1:]]
-    if after_tool:
-        messages += [{"role": "tool", "tool_call_id": "1", "content": "ok"}]
-    request = ChatRequest(tuple(messages), tools=(END_CALL,), memory=known)
+    if result:
+        name, content = result
+        call = {"id": "1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        messages += [{"role": "assistant", "content": None, "tool_calls": [call]}]
+        messages += [{"role": "tool", "tool_call_id": "1", "content": content}]
+    request = ChatRequest(tuple(messages), tools=tuple(map(tool, tools)), memory=known)
     return [event async for event in ScriptedUpstream().answer(request, "")]
 
 
@@ -44,6 +55,14 @@ async def spoken(*said, **known):
     assert finished == Finished("stop")
     assert isinstance(words, TextDelta)
     return words.text
+
+
+async def used(*said, **known):
+    """The tool that it uses, and the arguments."""
+    [call, finished] = await answer(*said, **known)
+    assert finished == Finished("tool_calls")
+    assert isinstance(call, ToolCallDelta)
+    return call.name, json.loads(call.arguments)
 
 
 async def opening(prompt):
@@ -60,32 +79,32 @@ async def test_it_says_what_it_is():
 
 
 async def test_it_greets_with_what_the_last_call_left():
-    quotes = "My appointment is on Thursday at ten. I prefer a text message."
-    greeting = f"This is Maya. Welcome back, Anna. {WHAT_I_AM} Last time you said: {quotes} How can I help you?"
+    quotes = "My appointment is on Thursday at ten; I prefer a text message"
+    greeting = f"This is Maya. Welcome back, Anna. {WHAT_I_AM} Last time you said: {quotes}. How can I help you?"
     assert await opening(MEMORY) == greeting
 
 
 async def test_last_call_is_quoted():
     words = await spoken("What did we talk about last time?", prompt=MEMORY)
-    assert words.startswith("You said: My appointment is on Thursday at ten.")
+    assert words.startswith("You said: My appointment is on Thursday at ten;")
     assert await spoken("Do you remember me?") == "I have no notes of an earlier call with you."
 
 
 @pytest.mark.parametrize(
     "question, note",
     [
-        ("When is my appointment?", "My appointment is on Thursday at ten."),
-        ("What did my bike need?", "My road bike needs new brake pads."),
-        ("Tell me what kind of message I prefer.", "You prefer a text message. I prefer a text message."),
+        ("When is my appointment?", "My appointment is on Thursday at ten"),
+        ("What did my bike need?", "My road bike needs new brake pads"),
+        ("Tell me what kind of message I prefer.", "You prefer a text message"),
     ],
 )
 async def test_it_answers_from_its_notes(question, note):
-    assert await spoken(question, prompt=MEMORY) == f"My notes say: {note}"
+    assert await spoken(question, prompt=MEMORY) == f"My notes say: {note}."
 
 
 async def test_it_answers_from_what_the_search_found():
     known = render_known(["Voice Call Summary — 2026-02-06 11:15 PM: Caller: The cat is called Tom."], budget_tokens=99)
-    assert await spoken("What is my pet's name?", known=known) == "The nearest I have is this: The cat is called Tom."
+    assert await spoken("What is my cat called?", known=known) == "My notes say: The cat is called Tom."
 
 
 async def test_it_answers_from_this_call():
@@ -99,35 +118,69 @@ async def test_it_does_not_pretend_to_know():
 @pytest.mark.parametrize(
     "said, back",
     [
-        ("My number is 472916.", "I heard 4, 7, 2, 9, 1, 6. Is that right?"),
-        ("It is four, seven, oh.", "I heard 4, 7, 0. Is that right?"),
+        ("My number is 472916.", "4, 7, 2, 9, 1, 6"),
+        ("It is four, seven, oh.", "4, 7, 0"),
+        (
+            "Next Tuesday at half past three is fine, and I paid forty two fifty.",
+            "Next Tuesday at half past three and 42.50",
+        ),
+        ("The appointment is on Friday at nine, not on Thursday.", "Friday at nine"),
     ],
 )
-async def test_numbers_are_read_back(said, back):
-    assert await spoken(said) == back
+async def test_values_are_said_back(said, back):
+    assert await spoken(said) == f"I heard {back}. Is that right?"
 
 
 async def test_a_number_is_confirmed_or_said_again():
     asked = {"last": "I heard 4, 7, 0. Is that right?"}
     assert await spoken("4 7 0", "Yes, that is right.", **asked) == "Good, that's in my notes. Anything else?"
     assert await spoken("4 7 0", "No.", **asked) == "I'm sorry. Please say it once more, slowly."
-    assert await spoken("4 7 0", "No, it is 4 7 1.", **asked) == "I heard 4, 7, 1. Is that right?"
+    assert await spoken("4 7 0", "No, it is 4 7 1.", **asked) == "I've changed that to 4, 7, 1. Is that right?"
+
+
+async def test_a_correction_replaces_what_was_said():
+    said = ("I'd like to come on Monday at ten.", "No, Tuesday, not Monday.")
+    assert await spoken(*said) == "I've changed that to Tuesday at ten. Is that right?"
+    assert await spoken(*said, "What did I just say?") == "You said: I'd like to come on Tuesday at ten."
 
 
 async def test_it_takes_notes():
-    assert await spoken("I would like to book a table.") == "I've written that down. Anything else?"
+    assert await spoken("My chain keeps slipping.") == "I've written that down. Anything else?"
     assert await spoken("Thank you.") == "You're welcome. Anything else?"
+    assert await spoken("Can you book a table for me?") == "I can't do that myself, but I've written it down."
 
 
 async def test_it_hangs_up_politely():
-    assert await answer("Thank you, good-bye.") == [ToolCallDelta(0, "end", "end_call", "{}"), Finished("tool_calls")]
-    words = await spoken("Goodbye.", prompt=MEMORY, after_tool=True)
+    assert await used("Thank you, good-bye.") == ("end_call", {})
+    assert await used("My chain slips.", "No thanks.", last="Noted. Anything else?") == ("end_call", {})
+    words = await spoken("Goodbye.", prompt=MEMORY, result=("end_call", '{"status":"ok"}'))
     assert words == "Thank you for calling, Anna. Goodbye."
 
 
-def test_headings_of_a_summary_are_no_quotes():
-    line = "Topics Discussed - Caller: It is on Friday. ### Key Decisions ### Important Facts - Caller: Yes."
-    assert _quotes(line) == ["It is on Friday.", "Yes."]
+async def test_it_puts_the_caller_through():
+    tools = (END_CALL, transfer_schema(("front_desk", "sales")))
+    assert await used("Can I speak to a person?", tools=tools) == ("transfer_call", {"to": "front_desk"})
+    assert await used("Put me through to sales.", tools=tools) == ("transfer_call", {"to": "sales"})
+    assert await spoken("Operator.", result=("transfer_call", '{"status":"ok"}')) == SAY["transferring"]
+    assert await spoken("Operator.", result=("transfer_call", "the tool failed")) == SAY["not_transferred"]
+
+
+async def test_without_a_target_it_takes_a_message():
+    assert await spoken("Can I speak to a person?") == SAY["no_transfer"]
+    said = ("Can I speak to a person?", "Tell Rosa that the bike is ready.")
+    assert await spoken(*said, last=SAY["no_transfer"]) == SAY["message_taken"]
+    tools = (END_CALL, MESSAGE_AGENT)
+    assert await used(*said, last=SAY["no_transfer"], tools=tools) == ("message_agent", {"message": said[1]})
+
+
+async def test_stop_ends_a_recital():
+    assert await spoken("What did I say last time?", "Stop.", last="You said: much.") == SAY["stopped"]
+    assert await spoken("When are you open?", "Pardon?", last="From nine to six.") == "From nine to six."
+
+
+@pytest.mark.parametrize("said", ["", "Um.", "…"])
+async def test_silence_is_no_note(said):
+    assert await spoken("My chain slips.", said) == SAY["take_your_time"]
 
 
 async def test_this_call_is_summed_up():
@@ -136,6 +189,55 @@ async def test_this_call_is_summed_up():
     assert await spoken("What did we just talk about?") == "Nothing yet. Go ahead."
 
 
-def test_header_of_a_document_is_no_quote():
-    line = "## Voice Call Summary — 2026-02-06 11:15 PM **Session:** voice-session:1 **Caller:** Ana (+12025550143) "
-    assert _quotes(line + "**Agent:** maya ### Action Items - [ ] Send the label") == ["Send the label"]
+async def test_unverified_notes_do_not_replace_verified_ones():
+    other = "<caller_facts>\nIs called Mallory\n</caller_facts>"
+    assert await spoken("What's my name?", prompt=f"{FACTS}\n{other}") == "My notes say: you are Anna."
+
+
+# Whole calls. `questions.jsonl` was written before the rules, `questions_unseen.jsonl` after them.
+
+
+def conversations():
+    rows = (
+        row for name in ("questions", "questions_unseen") for row in (DATA / f"{name}.jsonl").read_text().splitlines()
+    )
+    return map(json.loads, rows)
+
+
+def faults(case, call, words):
+    """What is wrong with an answer."""
+    tools = {arguments.get("to", name) for name, arguments in call.called} - {"search_knowledge"}
+    if tools != ({case["tool"]} if "tool" in case else set()):
+        yield f"used {tools}"
+    if not re.search(case.get("wants", ""), words, re.IGNORECASE):
+        yield f"lacks {case['wants']}"
+    if "never" in case and re.search(case["never"], words, re.IGNORECASE):
+        yield f"has {case['never']}"
+
+
+@pytest.mark.timeout(120)
+async def test_callers_get_right_answers(tmp_path):
+    """Questions, requests, corrections and closings of a caller who has called three times before."""
+    async with scripted_line(tmp_path, DATA / "knowledge") as line:
+        recited = []
+        for days_ago, said in zip((9, 5, 1), json.loads((DATA / "calls.json").read_text()), strict=True):
+            call = await line.call()
+            recited.append(await call.open())
+            for text in said:
+                await call.says(text)
+            await line.finish(call, days_ago)
+        recited.append(await (await line.call()).open())
+        wrong = []
+        for case in conversations():
+            call = await line.call(transfer=case.get("transfer", False))
+            await call.open()
+            words = [await call.says(text) for text in case["said"]][-1]
+            wrong += [(case["said"], words, fault) for fault in faults(case, call, words)]
+    assert wrong == []
+    quoted = [words.partition("Last time you said: ")[2].removesuffix(" How can I help you?") for words in recited]
+    assert quoted == [
+        "",
+        "I'll bring it on Thursday at ten; I prefer a text message, please don't call me.",
+        "The appointment is on Friday at nine, not on Thursday; I live in Ashton now, we moved last month.",
+        "I will pick up the bike next Tuesday at half past three; I paid forty two fifty for the pads.",
+    ]

@@ -96,7 +96,6 @@ def test_number_opens_the_name_beside_a_pin():
     believed = [attestation for attestation in Attestation if attestation is not Attestation.FAILED]
     assert {read.level(attestation) for attestation in believed} == {TrustLevel.NAME}
     assert read.level(Attestation.FAILED) is TrustLevel.NONE
-    assert {read.level(attestation, pin_given=True) for attestation in Attestation} == {TrustLevel.EVERYTHING}
     assert policy(pin="4711", attested="summaries").level(Attestation.FULL) is TrustLevel.SUMMARIES
 
 
@@ -120,13 +119,12 @@ def test_allow_list_lifts_a_number_that_may_be_true():
 
 
 @given(st.lists(st.sampled_from(TrustLevel), min_size=7, max_size=7), st.booleans(), st.booleans())
-def test_proof_never_lowers_the_level(levels, withheld, allow_listed):
+def test_allow_list_never_lowers_the_level(levels, withheld, allow_listed):
     names = [field.name for field in fields(TrustPolicy) if field.name not in ("pin", "trusted_trunks")]
     read = TrustPolicy(**dict(zip(names, levels, strict=True)))
     for attestation in Attestation:
         plain = read.level(attestation, withheld=withheld)
-        listed = read.level(attestation, withheld=withheld, allow_listed=allow_listed)
-        assert plain <= listed <= read.level(attestation, withheld=withheld, allow_listed=allow_listed, pin_given=True)
+        assert plain <= read.level(attestation, withheld=withheld, allow_listed=allow_listed)
 
 
 # The PIN by keypad

@@ -63,7 +63,7 @@ def test_whole_table_is_read():
         ),
         (
             {"identifier_blacklist": ["+1*55"]},
-            '.identifier_blacklist: a * stands only at the end of an entry, like "+1202*"',
+            '.identifier_blacklist: a * is allowed only at the end of an entry, like "+1202*"',
         ),
         *(
             (

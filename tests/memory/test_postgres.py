@@ -50,9 +50,9 @@ async def test_nodes_that_start_at_once_make_the_tables_once(ground):
     ("url", "reason"),
     [
         ("postgresql://me:sesame@127.0.0.1:1/x", "connection refused"),
-        ("postgresql://me:sesame%zz@127.0.0.1/x", "it is no address; write it like "),
-        ("postgresql://me:open sesame@127.0.0.1/x", "it is no address; write it like "),
-        ("postgresql://me:x@127.0.0.1/x?sesame=1", "it is no address; write it like "),
+        ("postgresql://me:sesame%zz@127.0.0.1/x", "it is not an address; write it like "),
+        ("postgresql://me:open sesame@127.0.0.1/x", "it is not an address; write it like "),
+        ("postgresql://me:x@127.0.0.1/x?sesame=1", "it is not an address; write it like "),
         ("postgresql://me:x@127.0.0.1/x?sslmode=sesame", "TLS failed"),
         ("postgresql://me:open@sesame/word@127.0.0.1/x", "the host name is unknown"),
         ("postgresql://me:1/sesame@127.0.0.1/x", "the host name is unknown"),

@@ -65,6 +65,15 @@ async def test_own_calls_are_of_this_pair(own):
     assert sessions(await Recall(own, NoRemem(), 3).own_calls("maya", ANA)) == ["voice-session:ana"]
 
 
+async def test_calls_without_notes_take_no_others_place(own):
+    """A caller who hung up at the greeting several times is still known by the call before."""
+    text = call_text("voice-session:1") + "\n### Context for Next Call\nAna waits for the kettle.\n"
+    await own.create(NewDocument("", text, "voice-call", tags_of(), datetime(2026, 2, 1, tzinfo=UTC)))
+    for day in range(2, 9):
+        await keep(own, f"voice-session:{day}", day=day)
+    assert sessions(await Recall(own, NoRemem(), 3).own_calls("maya", ANA)) == ["voice-session:1"]
+
+
 async def test_other_documents_are_passed_over(own):
     await own.create(NewDocument("", "Ana likes tea", "caller-fact", ("agent:maya", f"caller:{ANA}")))
     await keep(own, "voice-session:1")
@@ -170,6 +179,12 @@ def test_own_text_wins_in_merging():
 
 
 # Rendering
+
+
+def test_calls_without_notes_are_not_merged_over_others():
+    silent = [PastCall(f"voice-session:{day}", START + timedelta(days=day), "", ANA, "maya") for day in (2, 3)]
+    assert sessions(merged(silent, [CALL], 1)) == ["voice-session:1"]
+    assert sessions(merged(silent, [], 1)) == ["voice-session:3"]
 
 
 def test_nothing_known_is_nothing_said():

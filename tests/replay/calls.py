@@ -1,17 +1,43 @@
 """Recorded calls, and changed copies of them."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gateway.app import Timeouts
+from gateway.replay.compare import Difference
+from gateway.replay.harness import replay
 from gateway.replay.recording import Recording, read
+from tests.stage import patient
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 SHIPPED = Path(__file__).parent.parent.parent / "gateway" / "replay" / "calls"
 ALL = sorted([*RECORDINGS.glob("*.jsonl"), *SHIPPED.glob("*.jsonl")])
 
 Change = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+async def replayed(recording: Recording, *, timeouts: Timeouts = Timeouts(), **options: Any) -> list[Difference]:
+    """The differences. A replay has an event loop of its own. `timeouts`: those of the stage that recorded the call."""
+    return await asyncio.to_thread(replay, recording, timeouts=patient(timeouts), **options)
+
+
+def recordings(folder: Path) -> list[Recording]:
+    """The recordings in a folder, oldest first."""
+    return sorted(map(read, folder.glob("*.jsonl")), key=lambda recording: recording.header.started_at)
+
+
+async def replay_all(folder: Path, *, count: int = 1, timeouts: Timeouts = Timeouts()) -> list[Recording]:
+    """Replay each recording in a folder, and check that there is no difference."""
+    found = recordings(folder)
+    assert len(found) == count
+    for recording in found:
+        assert recording.ended is not None and recording.summary is not None
+        differences = await replayed(recording, timeouts=timeouts)
+        assert not differences, "\n".join(map(str, differences))
+    return found
 
 
 def changed(name: str, folder: Path, change: Change) -> Path:

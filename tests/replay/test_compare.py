@@ -30,7 +30,7 @@ def recording(*frames, peer="carrier", **more):
     """A call in which these went to a peer, one a line."""
     contents = [_print(frame) if isinstance(frame, bytes) else JsonFrame(frame) for frame in frames]
     steps = tuple(RecordedFrame(line, line / 10, "to", peer, content) for line, content in enumerate(contents, 2))
-    return Recording(Path("call.jsonl"), HEADER, steps, **more)
+    return Recording(Path("call.jsonl"), HEADER, steps, **{"ended": SESSION, **more})
 
 
 def outcome(*frames, peer="carrier", silent_frames=0, gateway_hung_up=False):
@@ -65,24 +65,44 @@ def test_stream_ids_are_left_out():
 
 def test_missing_clear_names_its_line():
     found = compare(recording(HELLO, CLEAR, WORLD), outcome(HELLO, WORLD))
-    assert Difference("to carrier", "clear", "nothing", line=3, at=0.3) in found
+    [difference] = found
+    assert [*difference.diff] == [
+        "@@ to the carrier, line 2, 0.2 s @@",
+        "- 0.02 s of audio",
+        "- clear",
+        "- 0.02 s of audio",
+        "+ 0.04 s of audio",
+    ]
 
 
 def test_additional_mark_is_told():
     found = compare(recording(HELLO, CLEAR), outcome(HELLO, mark("m1"), CLEAR))
-    assert found == [Difference("to carrier", "nothing", "mark m1", line=None, at=0.1)]
+    assert [*found[0].diff] == ["@@ to the carrier, 0.1 s @@", "  0.02 s of audio", "+ mark m1", "  clear"]
 
 
 def test_other_sound_is_told():
     found = compare(recording(HELLO, CLEAR), outcome(WORLD, CLEAR))
     assert [(difference.expected, difference.came) for difference in found] == [
-        ("0.02 s of audio (160 bytes, crc 480ed567)", "0.02 s of audio (160 bytes, crc 5f9e8360)")
+        ("0.02 s of audio", "0.02 s of audio that sounds different")
     ]
 
 
 def test_difference_reads_well():
-    difference = Difference("to carrier", "clear", "nothing", line=644, at=5.273)
-    assert str(difference) == "to carrier, line 644, 5.273 s\n  expected: clear\n  actual:   nothing"
+    difference = Difference("to the carrier", "clear", "nothing", 644, 5.273, "CALLER: Stop.")
+    assert str(difference) == "@@ to the carrier, line 644, 5.3 s @@ after CALLER: Stop.\n- clear"
+
+
+def test_difference_names_the_turn_before_it():
+    said = JsonFrame({"type": "ConversationText", "role": "user", "content": "Stop. " * 20})
+    steps = (RecordedFrame(2, 0.05, "from", "engine", said), *recording(HELLO, CLEAR).steps)
+    [difference] = compare(replace(recording(), steps=steps), outcome(HELLO))
+    assert difference.turn == "CALLER: Stop. Stop. Stop. Stop. Stop. Stop. Stop. Stop. S…"
+
+
+def test_recording_that_was_cut_off_ends_earlier():
+    cut = recording(HELLO, CLEAR, HELLO, ended=None)
+    assert compare(cut, outcome(HELLO, CLEAR, HELLO, WORLD, mark("m1"), CLEAR)) == []
+    assert [one.came for one in compare(cut, outcome(HELLO, mark("m1"), CLEAR, HELLO))] == ["mark m1"]
 
 
 # The engine
@@ -97,7 +117,13 @@ def test_other_prompt_shows_its_lines():
         recording(settings("You are Maya.\nBe kind."), peer="engine"),
         outcome(settings("You are Maya.\nBe quick."), peer="engine"),
     )
-    assert found == [Difference("to engine, Settings.agent.think.prompt", "Be kind.", "Be quick.", line=2, at=0.2)]
+    assert [*found[0].diff] == [
+        "@@ to the engine, line 2, 0.2 s @@",
+        "        prompt:",
+        "          You are Maya.",
+        "-         Be kind.",
+        "+         Be quick.",
+    ]
 
 
 def test_times_in_prompts_are_left_out():
@@ -114,20 +140,25 @@ def test_silence_of_the_gateway_is_left_out():
 def test_lost_silence_is_told():
     expected = recording(HELLO, SILENCE_FRAME, peer="engine")
     assert compare(expected, outcome(HELLO, peer="engine")) == [
-        Difference("audio to engine", "1 frames of silence", "0")
+        Difference("caller's audio to the engine", "1 frames of silence", "0 frames of silence")
     ]
 
 
 def test_lost_sound_names_its_line():
     found = compare(recording(HELLO, WORLD, peer="engine"), outcome(HELLO, peer="engine"))
-    assert found == [
-        Difference("audio to engine", "0.02 s of audio (160 bytes, crc 5f9e8360)", "nothing", line=3, at=0.3)
-    ]
+    assert found == [Difference("caller's audio to the engine", "0.04 s of audio", "0.02 s of audio", line=3, at=0.3)]
 
 
 def test_more_sound_is_told():
     found = compare(recording(HELLO, peer="engine"), outcome(HELLO, WORLD, peer="engine"))
-    assert found == [Difference("audio to engine", "no more audio", "160 more bytes")]
+    assert found == [Difference("caller's audio to the engine", "0.02 s of audio", "0.04 s of audio")]
+
+
+def test_sound_after_the_gateway_hung_up_is_left_out():
+    ended = replace(SESSION, end_reason=EndReason.AGENT_HUNG_UP)
+    expected = recording(HELLO, WORLD, peer="engine", ended=ended)
+    assert compare(expected, outcome(HELLO, peer="engine", gateway_hung_up=True)) == []
+    assert len(compare(expected, outcome(WORLD, peer="engine", gateway_hung_up=True))) == 1
 
 
 # The end
@@ -135,12 +166,12 @@ def test_more_sound_is_told():
 
 def test_hangup_that_never_came_is_told():
     found = compare(recording(ended=replace(SESSION, end_reason=EndReason.AGENT_HUNG_UP)), outcome())
-    assert found == [Difference("end of call", "the gateway hangs up", "the caller hangs up")]
+    assert found == [Difference("end of the call", "the gateway hangs up", "the caller hangs up")]
 
 
 def test_hangup_too_early_is_told():
     found = compare(recording(ended=SESSION), outcome(gateway_hung_up=True))
-    assert found == [Difference("end of call", "the caller hangs up", "the gateway hangs up")]
+    assert found == [Difference("end of the call", "the caller hangs up", "the gateway hangs up")]
 
 
 # What is left behind
@@ -187,13 +218,20 @@ def test_same_memory_has_no_differences():
 def test_other_transcript_shows_its_lines():
     other = replace(KEPT, archive="CALLER: My bike is —\n")
     found = compare_stored(recording(ended=SESSION, summary=SUMMARY), other)
-    assert found == [Difference("transcript", "CALLER: My bike is green.", "CALLER: My bike is —")]
+    assert [*found[0].diff] == ["@@ transcript @@", "- CALLER: My bike is green.", "+ CALLER: My bike is —"]
 
 
 def test_other_document_shows_its_lines():
     other = replace(KEPT, document=DOCUMENT.replace("- The bike is green.\n", ""))
     found = compare_stored(recording(ended=SESSION, summary=SUMMARY), other)
-    assert found == [Difference("document", "- The bike is green.", "nothing")]
+    assert [*found[0].diff] == [
+        "@@ document @@",
+        "  ",
+        "  ### Important Facts",
+        "- - The bike is green.",
+        "  ",
+        "  ### Context for Next Call",
+    ]
 
 
 def test_recording_without_summary_compares_nothing():
@@ -220,7 +258,7 @@ def test_reply_that_the_engine_fetched_may_be_injected(has_brain, said, differs)
     """If the recorded engine said it. A simulated engine fetches none."""
     text = JsonFrame({"type": "ConversationText", "role": "assistant", "content": said})
     header = replace(HEADER, agent={"name": "maya", "has_brain": has_brain})
-    recorded = Recording(Path("call.jsonl"), header, (RecordedFrame(2, 0.1, "from", "engine", text),))
+    recorded = Recording(Path("call.jsonl"), header, (RecordedFrame(2, 0.1, "from", "engine", text),), ended=SESSION)
     assert bool(compare(recorded, outcome(REPLY, peer="engine"))) is differs
 
 

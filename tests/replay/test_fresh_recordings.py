@@ -1,4 +1,4 @@
-"""Calls recorded by this version replay as recorded, with any kind of memory."""
+"""Calls recorded by this version replay as recorded: every kind of brain and memory, and what tools and people did."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.replay import replay
-from gateway.replay.recording import Recording, read
+from gateway.replay.harness import replay
+from gateway.session import EndReason
 from gateway.settings import Secret
+from gateway.simulate.frames import JsonFrame
 from gateway.simulate.softphone import phone_line
+from tests.fakes.llm import FakeLlm
 from tests.fakes.remem import FakeRemem, Request, Response
-from tests.stage import ADMIN, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged
+from tests.replay.calls import recordings, replay_all, replayed
+from tests.stage import ADMIN, CALLED, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, patient_client, staged
+from tests.web.dashboard.test_live_pages import form_of, logged_in
+from tests.web.test_widget import Site
 
 FIRST = ("My name is Ana, and I'm calling about the Orlando sale. We have an offer.", "That is good news.")
 
@@ -48,23 +53,14 @@ async def one_call(stage: Stage, *turns: str) -> None:
     await stage.idle()
 
 
-def recordings(folder: Path) -> list[Recording]:
-    found = [read(path) for path in (folder / "recordings").glob("*.jsonl")]
-    return sorted(found, key=lambda recording: recording.header.started_at)
-
-
-async def differences(recording: Recording) -> list[str]:
-    return [str(difference) for difference in await replay(recording)]
-
-
 async def test_facts_and_topics_are_told_again(tmp_path: Path, carrier_name: str) -> None:
     async with recording_stage(tmp_path, carrier_name) as stage:
         await one_call(stage, *FIRST)
         await one_call(stage, "The Orlando sale needs the report of the roof. I prefer text messages.", "Noted.")
         await one_call(stage, "When is the inspection?", "On Monday.")
-    *_, last = recordings(tmp_path)
+    *_, last = recordings(tmp_path / "recordings")
     assert last.memory.facts and last.memory.pins
-    assert await differences(last) == []
+    assert await replayed(last) == []
 
 
 async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
@@ -83,23 +79,72 @@ async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
             await stage.answer(call, conversation, "Please go ahead.")
             await call.hang_up()
             await stage.idle()
-    [recording] = recordings(tmp_path / "there")
+    [recording] = recordings(tmp_path / "there" / "recordings")
     assert recording.memory.calls == ()
-    assert await differences(recording) == []
+    assert await asyncio.to_thread(replay, recording) == []
 
 
-@pytest.mark.parametrize("think", ["", 'think = "open_ai/gpt-5.4-mini"'])
-async def test_agent_with_its_own_model_replays(tmp_path: Path, think: str) -> None:
-    (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nbrain = "script"\n{think}\n')
-    async with recording_stage(tmp_path) as stage:
-        call, conversation = await stage.dial()
-        await stage.played(call, conversation)
-        await conversation.user_says("Do you remember me?")
-        await stage.played(call, conversation)
-        await call.hang_up()
-        await stage.idle()
-    [recording] = recordings(tmp_path)
-    assert await differences(recording) == []
+BRAINS = {
+    "script": 'brain = "script"',
+    "script, and the engine's own model": 'brain = "script"\nthink = "open_ai/gpt-5.4-mini"',
+    "anthropic": 'brain = "anthropic/claude-haiku-5-5"',
+    "xai": 'brain = "xai/grok-4.3"',
+    "openai": 'brain = "openai/gpt-5.4-mini"',
+    "openclaw": 'brain = "openclaw/main"',
+    "compatible": 'brain = {{ url = "{url}/v1", model = "llama3.2", api_key = "{key}" }}',
+    "engine's own": "",
+}
+
+
+@pytest.mark.parametrize("brain", BRAINS)
+async def test_agent_replays_with_its_brain(tmp_path: Path, brain: str) -> None:
+    """A question to its model, and one that the gateway answers itself."""
+    async with FakeLlm("openclaw-new" if brain == "openclaw" else "openai") as llm:
+        keys = {
+            "ANTHROPIC_BASE_URL": llm.url,
+            "XAI_API_URL": f"{llm.url}/v1",
+            "OPENAI_BASE_URL": f"{llm.url}/v1",
+            "OPENCLAW_GATEWAY_URL": llm.url,
+            "OPENCLAW_GATEWAY_TOKEN": llm.api_key,
+            "SUMMARY_PROVIDER": "extractive",
+            "VOICE_ENGINE": "deepgram",
+            **{f"{name}_API_KEY": llm.api_key for name in ("ANTHROPIC", "XAI", "OPENAI")},
+        }
+        llm.answers("We have two tables left.")
+        (tmp_path / "gateway.toml").write_text("[agents.maya]\n" + BRAINS[brain].format(url=llm.url, key=llm.api_key))
+        async with recording_stage(tmp_path, **keys) as stage:
+            call, conversation = await stage.dial()
+            await stage.played(call, conversation)
+            await conversation.user_says("Is there a table?")
+            if brain == "engine's own":
+                await stage.answer(call, conversation, "There is one.")
+            await stage.played(call, conversation)
+            await conversation.user_says("What do you know about me?")
+            await stage.played(call, conversation)
+            await call.hang_up()
+            await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert recording.header.agent["has_brain"] is bool(BRAINS[brain])
+
+
+@pytest.mark.parametrize("provider", ["openai", "brain"])
+async def test_summary_of_a_model_is_played_back(tmp_path: Path, provider: str) -> None:
+    summary = '{"caller_name": "Ana", "topics": ["a table"], "decisions": [], "action_items": [], "facts": [], '
+    async with FakeLlm() as llm:
+        llm.answers("There is one.")
+        llm.answers(summary + '"context": "Ana asked for a table."}', when="CALLER:")
+        brain = f'{{ url = "{llm.url}/v1", model = "llama3.2", api_key = "{llm.api_key}" }}'
+        (tmp_path / "gateway.toml").write_text(f"[agents.maya]\nbrain = {brain}\n")
+        keys = {"OPENAI_BASE_URL": f"{llm.url}/v1", "OPENAI_API_KEY": llm.api_key, "SUMMARY_PROVIDER": provider}
+        async with recording_stage(tmp_path, **keys) as stage:
+            call, conversation = await stage.dial()
+            await stage.played(call, conversation)
+            await conversation.user_says("Is there a table?")
+            await stage.played(call, conversation)
+            await call.hang_up()
+            await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert recording.summary is not None and recording.summary.written_by != "extractive"
 
 
 async def test_call_from_the_own_phone_replays(tmp_path: Path) -> None:
@@ -112,15 +157,36 @@ async def test_call_from_the_own_phone_replays(tmp_path: Path) -> None:
             await conversation.user_says("My name is Ana.")
             await talking
         await stage.idle()
-    [recording] = recordings(tmp_path)
+    [recording] = recordings(tmp_path / "recordings")
     assert recording.header.carrier == "softphone"
-    assert await differences(recording) == []
+    assert await replayed(recording) == []
 
 
-async def test_functions_of_a_file_are_not_compared(tmp_path: Path) -> None:
-    (tmp_path / "functions.py").write_text("def order_status() -> str:\n    return 'ready'\n")
+FUNCTIONS = """
+from gateway.tools.conversation import Conversation
+
+
+def start_function(conv: Conversation) -> None:
+    conv.say("Today we close at six.")
+
+
+def order_status() -> str:
+    \"\"\"Where an order is.\"\"\"
+    return "ready"
+
+
+def call_back(conv: Conversation) -> str:
+    conv.say("I will call you back.")
+    conv.hang_up()
+    return "noted"
+"""
+
+
+async def test_functions_of_a_file_are_played_back(tmp_path: Path, carrier_name: str) -> None:
+    """Their definitions, results, and what they had the agent say and do; the file is not needed."""
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
     (tmp_path / "gateway.toml").write_text('[agents.maya]\nfunctions = "functions.py"\n')
-    async with recording_stage(tmp_path) as stage:
+    async with recording_stage(tmp_path, carrier_name) as stage:
         call, conversation = await stage.dial()
         await stage.played(call, conversation)
         await conversation.user_says("Is my bike ready?")
@@ -130,7 +196,198 @@ async def test_functions_of_a_file_are_not_compared(tmp_path: Path) -> None:
         again = await stage.engine.next_conversation()
         await again.configured()
         await stage.played(call, again)
+        await again.user_says("Call me back.")
+        assert await again.call_functions(["call_back"]) == ["noted"]
+        await call.over()
+        await stage.idle()
+    (tmp_path / "functions.py").unlink()
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert recording.end_reason is EndReason.AGENT_HUNG_UP
+
+
+async def test_operator_is_played_back(tmp_path: Path) -> None:
+    async with recording_stage(tmp_path) as stage, logged_in(stage) as http:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        form = await form_of(http)
+        await http.post(f"/live/{form['uuid']}/say", data={**form, "words": "The shop is closed today."})
+        assert (await conversation.message("InjectAgentMessage"))["message"] == "The shop is closed today."
+        await stage.played(call, conversation)
+        await http.post(f"/live/{form['uuid']}/end", data=form)
+        await call.over()
+        await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert recording.end_reason is EndReason.OPERATOR_HUNG_UP
+
+
+async def test_call_goes_on_with_another_stream(tmp_path: Path, carrier_name: str) -> None:
+    async with recording_stage(tmp_path, carrier_name) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("I would like to book a table.")
+        await call.drop()
+        await call.wait_stream(2)
+        again = await stage.engine.next_conversation()
+        await again.configured()
+        await stage.played(call, again)
+        await again.user_says("For two, please.")
         await call.hang_up()
         await stage.idle()
-    [recording] = recordings(tmp_path)
-    assert await differences(recording) == []
+    await replay_all(tmp_path / "recordings")
+
+
+@pytest.mark.parametrize("callee", ["answers", "busy"])
+async def test_transfer_replays(tmp_path: Path, carrier_name: str, callee: str) -> None:
+    """A target that does not answer: the caller comes back to the agent, with another stream."""
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\ntransfer_to = { sales = "+12025550177" }\n')
+    async with recording_stage(tmp_path, carrier_name) as stage:
+        stage.carrier.callee = callee
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("Sales, please.")
+        await conversation.call_functions([{"name": "transfer_call", "arguments": '{"to": "sales"}'}])
+        await stage.answer(call, conversation, "I will put you through.")
+        if callee == "busy":
+            await call.wait_stream(2)
+            again = await stage.engine.next_conversation()
+            await again.configured()
+            await stage.played(call, again)
+            await again.user_says("Then goodbye.")
+            await call.hang_up()
+        await stage.idle()
+    await replay_all(tmp_path / "recordings")
+
+
+async def test_call_with_disabled_tools_replays(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\ndisabled_tools = ["end_call"]\n')
+    async with recording_stage(tmp_path) as stage:
+        await one_call(stage, *FIRST)
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert recording.header.agent["disabled_tools"] == ["end_call"]
+
+
+async def test_caller_of_less_trust_is_not_told_more(tmp_path: Path) -> None:
+    """Notes of earlier calls are used, facts are not."""
+    trust = "{ attested = 'summaries', unattested = 'summaries', allow_listed = 'summaries' }"
+    (tmp_path / "gateway.toml").write_text(f"[agents.maya.memory]\ntrust = {trust}\n")
+    async with recording_stage(tmp_path) as stage:
+        await one_call(stage, *FIRST)
+        await one_call(stage, "When is the inspection?", "On Monday.")
+    _, last = await replay_all(tmp_path / "recordings", count=2)
+    assert last.header.trust == "summaries" and last.memory.calls
+
+
+SOURCES = {
+    "a SIP header": "sip_header:X-Customer-Id",
+    "an attribute": "integration_attribute:customer",
+    "a website": "",
+}
+
+
+@pytest.mark.parametrize("named_by", SOURCES)
+async def test_identifier_other_than_the_number_replays(tmp_path: Path, named_by: str) -> None:
+    """The first call is kept under it, the second one remembers the first."""
+    source = f'memory.repeat_caller.identifier_source = "{SOURCES[named_by]}"\n' if SOURCES[named_by] else ""
+    (tmp_path / "gateway.toml").write_text(f"[agents.maya]\n{source}")
+    async with recording_stage(tmp_path) as stage, patient_client(stage.url) as http:
+        for said in (FIRST[0], "When is the inspection?"):
+            if named_by == "a website":
+                await Site(stage, http).talk(said, user_identity="8812", name="Ana Lopez")
+                continue
+            stage.carrier.voice_path = f"/twilio/incoming{'?customer=8812' if named_by == 'an attribute' else ''}"
+            header = {"SipHeader_X-Customer-Id": "8812"} if named_by == "a SIP header" else {}
+            call, conversation = await stage.dial(**header)
+            await stage.played(call, conversation)
+            await conversation.user_says(said)
+            await call.hang_up()
+            await stage.idle()
+    _, last = await replay_all(tmp_path / "recordings", count=2)
+    assert last.header.identity.endswith(":8812")
+    assert last.memory.calls
+
+
+@pytest.mark.parametrize("filler", ['"typing"', '{ after = 0.3, say = ["Let me see."] }'])
+async def test_filler_replays(tmp_path: Path, filler: str) -> None:
+    (tmp_path / "gateway.toml").write_text(f"[agents.maya]\nfiller = {filler}\n")
+    async with recording_stage(tmp_path) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        heard = len(call.heard)
+        await conversation.user_says("Is my bike ready?")
+        await call.until(lambda: len(call.heard) > heard)
+        await stage.answer(call, conversation, "It is ready.")
+        await call.hang_up()
+        await stage.idle()
+    await replay_all(tmp_path / "recordings")
+
+
+async def test_outbound_call_replays(tmp_path: Path, carrier_name: str) -> None:
+    """With the context and the greeting of its order."""
+    (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}\nWhy you call: {{context}}\nThat is all.")
+    (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nprompt = "maya.md"\nnumbers = ["{CALLED}"]\n')
+    async with recording_stage(tmp_path, carrier_name) as stage:
+        stage.carrier.callee = "answers"
+        order = {"to": CALLER, "context": "The bike is ready.", "greeting": "Your bike is ready."}
+        answer = await stage.http.post("/v1/outbound/call", json=order)
+        conversation = await stage.engine.next_conversation()
+        await conversation.configured()
+        await conversation.user_says("I will come at five.")
+        [call] = [call for call in stage.carrier.calls if call.id == answer.json()["call_id"]]
+        await stage.answer(call, conversation, "See you.")
+        await call.hang_up()
+        await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert "The bike is ready." in recording.header.agent["prompt"]
+
+
+async def test_pressed_keys_replay(tmp_path: Path, carrier_name: str) -> None:
+    async with recording_stage(tmp_path, carrier_name) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await call.press("12#")
+        await conversation.user_says("I have chosen.")
+        await call.hang_up()
+        await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    frames = [frame.content.fields for frame in recording.frames if isinstance(frame.content, JsonFrame)]
+    pressed = [frame for frame in frames if frame.get("event") == "dtmf"]
+    assert len(pressed) == 3
+
+
+async def test_call_without_a_turn_replays(tmp_path: Path) -> None:
+    """It is replayed and compared, and leaves no document."""
+    async with recording_stage(tmp_path) as stage:
+        call, _ = await stage.dial()
+        await call.hang_up()
+        await stage.idle()
+    [recording] = recordings(tmp_path / "recordings")
+    assert recording.ended is not None
+    assert await replayed(recording) == []
+
+
+async def test_answer_from_documents_replays(tmp_path: Path) -> None:
+    """The documents are not needed."""
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "hours.md").write_text("# Hours\n\nWe are open from nine to six.\n")
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\nbrain = "script"\nknowledge = "documents"\n')
+    async with recording_stage(tmp_path) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("When are you open?")
+        await stage.played(call, conversation)
+        await call.hang_up()
+        await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert recording.ended is not None and "nine to six" in recording.ended.turns[-1].text
+
+
+async def test_recording_of_a_killed_gateway_replays(tmp_path: Path) -> None:
+    """As far as it was written."""
+    async with recording_stage(tmp_path) as stage:
+        await one_call(stage, *FIRST)
+    [path] = (tmp_path / "recordings").glob("*.jsonl")
+    written = path.read_bytes()
+    path.write_bytes(written[: len(written) * 2 // 3])
+    [recording] = recordings(tmp_path / "recordings")
+    assert recording.ended is None and "cut off" in recording.warning
+    assert await replayed(recording) == []

@@ -82,8 +82,8 @@ async def test_wrong_key_is_reported_in_one_line(tmp_path):
         with pytest.raises(SettingsError) as raised:
             await stranger.speak(recording, speed=0)
     assert str(raised.value) == (
-        f"the gateway at {gateway.address.url} did not take the call: "
-        "it rejects the signature; are TWILIO_AUTH_TOKEN and PUBLIC_URL the ones it has?"
+        f"the gateway at {gateway.address.url} did not accept the call: "
+        "it rejects the signature; do TWILIO_AUTH_TOKEN and PUBLIC_URL match its own?"
     )
 
 
@@ -92,7 +92,10 @@ async def test_missing_gateway_is_reported_in_one_line():
     gateway = RunningGateway(GatewayAddress(url), ACCOUNT, TOKEN)
     with pytest.raises(SettingsError) as raised:
         await gateway.speak(read(RECORDINGS / "goodbye.jsonl"), speed=0)
-    assert str(raised.value) == f"no gateway answers at {url}: ConnectError"
+    assert (
+        str(raised.value) == f"no gateway answers at {url} "
+        "(ConnectError); start it with `gateway serve`, or give its address with --url"
+    )
 
 
 async def test_engine_port_in_use_is_reported():

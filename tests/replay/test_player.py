@@ -2,7 +2,6 @@
 
 import pytest
 
-from gateway.cli.replay import replay
 from gateway.replay.compare import compare
 from gateway.replay.harness import replay_harness
 from gateway.replay.recording import read
@@ -11,6 +10,7 @@ from tests.replay.calls import (
     RECORDINGS,
     changed_recording,
     frame_of,
+    replayed,
     with_other_prompt,
     with_other_words,
     without_clears,
@@ -19,30 +19,33 @@ from tests.replay.calls import (
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 async def test_recorded_call_replays_equal(path):
-    assert [str(difference) for difference in await replay(read(path))] == []
+    assert [str(difference) for difference in await replayed(read(path))] == []
 
 
 async def test_call_replays_equal_at_a_pace():
     recording = read(RECORDINGS / "engine-refused.jsonl")
-    assert await replay(recording, speed=20) == []
+    assert await replayed(recording, speed=20) == []
 
 
 async def test_clear_that_was_not_recorded_is_noticed(tmp_path):
-    differences = await replay(changed_recording("barge-in", tmp_path, without_clears))
-    assert ("to carrier", "nothing", "clear") in [(d.where, d.expected, d.came) for d in differences]
+    differences = await replayed(changed_recording("barge-in", tmp_path, without_clears))
+    assert [(d.where, d.expected, d.came) for d in differences] == [("to the carrier", "nothing", "clear")] * 2
 
 
 async def test_other_words_change_the_transcript(tmp_path):
-    differences = await replay(changed_recording("barge-in", tmp_path, with_other_words))
+    differences = await replayed(changed_recording("barge-in", tmp_path, with_other_words))
     transcript = next(difference for difference in differences if difference.where == "transcript")
-    assert transcript.expected == "AGENT: It is eighty dollars, and it takes two days."
-    assert transcript.came == "AGENT: It is eighteen dollars, and it takes two days."
+    diff = [*transcript.diff]
+    assert "- AGENT: It is eighty dollars, and it takes two days." in diff
+    assert "+ AGENT: It is eighteen dollars, and it takes two days." in diff
 
 
 async def test_other_prompt_is_noticed(tmp_path):
-    differences = await replay(changed_recording("goodbye", tmp_path, with_other_prompt))
-    assert [difference.where for difference in differences] == ["to engine, Settings.agent.think.prompt"]
-    assert differences[0].came.startswith("You are another agent.")
+    differences = await replayed(changed_recording("goodbye", tmp_path, with_other_prompt))
+    [difference] = differences
+    assert difference.where == "to the engine"
+    added = [line.removeprefix("+").strip() for line in difference.diff if line.startswith("+")]
+    assert added[0] == "You are another agent."
 
 
 async def test_what_never_comes_is_not_waited_for_twice(tmp_path):
@@ -56,7 +59,7 @@ async def test_what_never_comes_is_not_waited_for_twice(tmp_path):
     async with replay_harness(recording) as harness:
         outcome = await harness.play(recording, timeout=3.0)
     found = [(d.expected, d.came) for d in compare(recording, outcome)]
-    assert found == [("clear", "nothing"), ("clear", "nothing")]
+    assert found == [("clear\nclear", "nothing")]
 
 
 async def test_language_model_says_the_recorded_summary(tmp_path):
@@ -73,7 +76,7 @@ async def test_language_model_says_the_recorded_summary(tmp_path):
     def with_summary(line):
         return line | {"content": summary} if line.get("note") == "summary" else line
 
-    assert await replay(changed_recording("goodbye", tmp_path, with_summary)) == []
+    assert await replayed(changed_recording("goodbye", tmp_path, with_summary)) == []
 
 
 async def test_memory_of_the_recording_is_told_again():

@@ -8,9 +8,10 @@ import pytest
 
 from gateway.calls.recorder import RecordingDirectory
 from gateway.errors import RecordingError
-from gateway.replay.recording import AudioChecksum, read
+from gateway.replay.recording import AudioChecksum, RecordedEngine, RecordedNote, read
 from gateway.session import EndReason
 from gateway.simulate.frames import AudioFrame, JsonFrame, TextFrame
+from tests.replay.calls import changed_recording
 
 HEADER = {
     "format": 1,
@@ -99,7 +100,7 @@ def test_missing_file_is_named(tmp_path):
         ),
         (
             [{"note": "call", "content": {"format": 7}}],
-            "FILE, line 1: format 7 is not known; this gateway plays format 1",
+            "FILE, line 1: format 7 is not known; update this gateway",
         ),
         ([{"note": "call", "content": HEADER | {"carrier": "pigeon"}}], "FILE, line 1: carrier 'pigeon' is not known"),
         (
@@ -114,6 +115,25 @@ def test_missing_file_is_named(tmp_path):
             "FILE, line 2: sound from the carrier is not recorded like this",
         ),
         ([CALL, {"t": 0, "note": "ended", "content": {}}], "FILE, line 2: the note 'ended' is incomplete"),
+        ([CALL, {"t": 0, "note": "reply", "content": {}}], "FILE, line 2: the note 'reply' is incomplete"),
+        ([CALL, {"note": "stream", "content": {}}], "FILE, line 2: the note 'stream' is incomplete"),
+        (
+            [CALL, {"t": 0, "note": "action", "content": {"do": "end", "reason": "bored"}}],
+            "FILE, line 2: this version knows no end reason 'bored'",
+        ),
+        (
+            [CALL, {"t": 0, "note": "action", "content": {"do": "answered by", "report": 5, "message": ""}}],
+            "FILE, line 2: this version knows no report 5",
+        ),
+        (
+            [{"note": "call", "content": HEADER | {"engines": [{"speed": 1}]}}],
+            "FILE, line 1: the call's header is incomplete: "
+            "RecordedEngine.__init__() got an unexpected keyword argument 'speed'",
+        ),
+        (
+            [{"note": "call", "content": HEADER | {"turns_before": 2}}],
+            "FILE, line 1: it begins in the middle of a call that another node had first",
+        ),
         (
             [CALL | {"content": CALL["content"] | {"called": 5}}],
             "FILE, line 1: the call's header is incomplete: 5 is not text",
@@ -124,7 +144,46 @@ def test_unplayable_file_names_its_line(tmp_path, lines, expected):
     assert problem(written(tmp_path, *lines)) == expected
 
 
+def test_notes_of_a_moment_stand_between_frames(tmp_path):
+    frame = {"t": 0.2, "to": "carrier", "frame": {"event": "clear"}}
+    note = {"t": 0.1, "note": "action", "content": {"do": "say", "text": "Hello."}}
+    recording = read(written(tmp_path, CALL, note, frame))
+    assert recording.steps == (RecordedNote(2, 0.1, "action", {"do": "say", "text": "Hello."}), *recording.frames)
+    assert len(recording.frames) == 1
+
+
+@pytest.mark.parametrize(
+    ("brain", "think", "has_llm"),
+    [
+        (False, {"endpoint": "…"}, False),
+        (False, [{"endpoint": "…"}, {}], False),
+        (True, {"endpoint": "…"}, True),
+        (False, {}, True),
+    ],
+)
+def test_older_recording_shows_whether_its_engine_had_a_model(tmp_path, brain, think, has_llm):
+    header = HEADER | {"agent": HEADER["agent"] | {"has_brain": brain}}
+    settings = {"t": 0, "to": "engine", "frame": {"type": "Settings", "agent": {"think": think}}}
+    recording = read(written(tmp_path, {"note": "call", "content": header}, settings))
+    assert recording.header.engines == (RecordedEngine("deepgram", has_llm),)
+
+
 def test_unknown_note_is_left_out(tmp_path):
     recording = read(written(tmp_path, CALL, {"t": 0, "note": "weather", "content": "sunny"}))
     assert recording.frames == ()
     assert recording.ended is None
+
+
+def test_older_recordings_have_the_identity_of_the_session(tmp_path):
+    """Without `identity` in the header it is that of the ended call, and that of the number in one cut off before."""
+
+    def older(line):
+        if line.get("note") == "call":
+            line["content"].pop("identity", None)
+        if line.get("note") == "ended":
+            line["content"]["caller"] = "sip_header:x-customer-id:8812"
+        return line
+
+    assert changed_recording("goodbye", tmp_path, older).header.identity == "sip_header:x-customer-id:8812"
+    cut_off = changed_recording("goodbye", tmp_path, lambda line: None if line.get("note") == "ended" else older(line))
+    assert cut_off.header.identity == cut_off.header.caller

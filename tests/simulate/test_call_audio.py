@@ -1,5 +1,6 @@
-import struct
+import contextlib
 import sys
+import types
 import wave
 
 import numpy as np
@@ -7,7 +8,14 @@ import pytest
 
 from gateway.audio import SILENCE_FRAME
 from gateway.errors import SettingsError
-from gateway.simulate.call_audio import AudioDevice, check_place, open_audio_device, read_wav, write_wav
+from gateway.simulate.call_audio import (
+    AudioDevice,
+    check_place,
+    open_audio_device,
+    open_loudspeaker,
+    read_wav,
+    write_wav,
+)
 from gateway.speech.samples import decode, encode
 
 
@@ -81,14 +89,14 @@ def test_a_place_that_cannot_be_written_is_told_before(tmp_path):
             check_place(place)
 
 
-def test_24_bits_are_refused(tmp_path):
+def test_24_bits_are_read(tmp_path):
+    values = np.round(tone(8000) * 8388607).astype("<i4")
     with wave.open(str(tmp_path / "in.wav"), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(3)
         file.setframerate(8000)
-        file.writeframes(struct.pack("<3s", b"abc"))
-    with pytest.raises(SettingsError, match="has 24 bits a sample; give a WAV file with 8, 16 or 32"):
-        read_wav(tmp_path / "in.wav")
+        file.writeframes(values.view("u1").reshape(-1, 4)[:, :3].tobytes())
+    assert np.abs(decode(read_wav(tmp_path / "in.wav")) - tone(8000)).max() < 0.03
 
 
 # Microphone and loudspeaker
@@ -126,8 +134,78 @@ def test_a_stalled_side_loses_the_oldest():
 def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     expected = (
-        "no microphone can be used here: the package sounddevice is missing; use --in FILE.wav and --out FILE.wav"
+        "no microphone can be used here: the package sounddevice is missing; "
+        "run: scripts/install --no-dev --extra local; or use --in FILE.wav and --out FILE.wav"
     )
     with pytest.raises(SettingsError) as raised, open_audio_device():
         pass
     assert str(raised.value) == expected
+
+
+# The loudspeaker
+
+PLAYER = """#!/bin/sh
+echo "$*" >"{0}/arguments"
+exec {1}/cat >"{0}/played"
+"""
+
+
+@pytest.fixture
+def players(tmp_path, monkeypatch):
+    """A machine without PortAudio, and with these players."""
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def provide(name, script):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+
+    return provide
+
+
+def test_player_gets_what_is_played(players, tmp_path):
+    players("aplay", PLAYER.format(tmp_path, "/bin"))
+    with open_loudspeaker() as loudspeaker:
+        for number in range(3):
+            loudspeaker.play(bytes([number + 1]) * 640)
+    assert (tmp_path / "arguments").read_text() == "-q -t raw -f S16_LE -r 8000 -c 2\n"
+    head_start, played = (tmp_path / "played").read_bytes()[:6400], (tmp_path / "played").read_bytes()[6400:]
+    assert head_start == bytes(6400)
+    assert played == b"\1" * 640 + b"\2" * 640 + b"\3" * 640
+
+
+def test_player_without_a_sound_card_is_not_used(players, tmp_path):
+    players("aplay", "#!/bin/sh\nexit 1\n")
+    with pytest.raises(SettingsError, match=r"no loudspeaker can be used here \(.*\); connect one, and run: "):
+        with open_loudspeaker():
+            pass
+    players("paplay", PLAYER.format(tmp_path, "/bin"))
+    with open_loudspeaker():
+        pass
+    assert "--rate=8000" in (tmp_path / "arguments").read_text()
+
+
+def test_player_that_dies_stops_nothing(players):
+    players("aplay", "#!/bin/sh\nexec /bin/sleep 0.4\n")
+    with open_loudspeaker() as loudspeaker:
+        for _ in range(100):
+            loudspeaker.play(bytes(64_000))
+
+
+def test_device_that_is_unplugged_ends_the_sound_alone(monkeypatch):
+    """PortAudio's error must not print a traceback beside the demo's text."""
+
+    class PortAudioError(Exception):
+        pass
+
+    class UnpluggedStream(contextlib.nullcontext):
+        def __init__(self, **options):
+            super().__init__(self)
+
+        def write(self, audio):
+            raise PortAudioError("device unavailable")
+
+    module = types.SimpleNamespace(RawOutputStream=UnpluggedStream, PortAudioError=PortAudioError)
+    monkeypatch.setitem(sys.modules, "sounddevice", module)
+    with open_loudspeaker() as loudspeaker:
+        loudspeaker.play(bytes(640))

@@ -1,7 +1,9 @@
 """The simulated engine as a gateway sees it."""
 
+import asyncio
+
 import pytest
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from gateway.audio import SILENCE_FRAME
@@ -44,6 +46,41 @@ async def test_disconnect_refuses_the_next_handshake():
             await socket.wait_closed()
         with pytest.raises(InvalidStatus):
             await connect(engine.url)
+
+
+async def test_held_handshakes_are_admitted_one_by_one():
+    """A gateway that gives a connection up opens the next one before the recording comes to that."""
+    async with SimulatedEngine() as engine:
+        engine.begin_call(holds=True)
+        async with asyncio.TaskGroup() as tasks:
+            first, second = (tasks.create_task(connect_to(engine)) for _ in range(2))
+            engine.admit()
+            socket = await first
+            await engine.wait_connected(5)
+            await engine.disconnect()
+            await socket.wait_closed()
+            assert not second.done()
+            engine.admit()
+        assert await engine.wait_connected(5)
+        await second.result().send('{"type":"Settings"}')
+        assert await engine.sink.wait_for(messages=1, audio_bytes=0, timeout=5)
+        await second.result().close()
+
+
+async def test_refusal_is_for_one_handshake():
+    async with SimulatedEngine() as engine:
+        engine.begin_call(holds=True)
+        refused, later = asyncio.create_task(connect_to(engine)), asyncio.create_task(connect_to(engine))
+        await engine.refuse(503, timeout=5)
+        with pytest.raises(InvalidStatus):
+            await refused
+        assert not later.done()
+        engine.end_call()
+        await (await later).close()
+
+
+async def connect_to(engine: SimulatedEngine) -> ClientConnection:
+    return await connect(engine.url)
 
 
 async def test_missing_frame_times_out():

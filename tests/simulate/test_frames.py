@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.simulate.frames import AudioFrame, FrameSink, JsonFrame, TextFrame
+from gateway.simulate.frames import AudioFrame, FrameSink, JsonFrame, TextFrame, wait_processed
 
 pytestmark = pytest.mark.virtual_time
 
@@ -37,3 +37,24 @@ async def test_wait_ends_after_its_timeout():
     sink.put(TextFrame("one"))
     assert not await sink.wait_for(messages=2, audio_bytes=0, timeout=10)
     assert asyncio.get_running_loop().time() - began == 10
+
+
+class DeafSocket:
+    """Answers no ping but the third, as a media socket that the gateway accepts late."""
+
+    def __init__(self) -> None:
+        self.pings = 0
+
+    async def ping(self):
+        self.pings += 1
+        pong = asyncio.get_running_loop().create_future()
+        if self.pings == 3:
+            pong.set_result(0.0)
+        return pong
+
+
+async def test_unanswered_ping_is_repeated():
+    socket, began = DeafSocket(), asyncio.get_running_loop().time()
+    await wait_processed(socket)
+    assert socket.pings == 3
+    assert asyncio.get_running_loop().time() - began < 1

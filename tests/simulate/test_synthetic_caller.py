@@ -72,3 +72,15 @@ async def test_gaps_in_what_the_agent_says_are_counted(caller):
     pass_time(caller, 0.8)  # the caller's turn
     pass_time(caller, 0.2, agent=True)
     assert caller.gaps == [5]
+
+
+async def test_both_sides_are_recorded_frame_by_frame(caller):
+    pass_time(caller, 0.5, agent=True)
+    assert caller.speaker == "agent"
+    while caller.speaker != "caller":
+        pass_time(caller, 0.02)
+    pass_time(caller, 0.06)
+    assert caller.speaker == ""
+    assert bytes(caller.spoken).count(LINE) == 1
+    assert len(caller.spoken) == len(caller.heard)
+    assert bytes(caller.heard).startswith(SOUND * 25)

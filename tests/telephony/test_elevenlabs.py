@@ -13,7 +13,7 @@ from gateway.session import EndReason, Speaker
 from gateway.settings import Secret
 from gateway.telephony.elevenlabs import (
     ElevenLabsApi,
-    check_signature,
+    SignatureCheck,
     client_data,
     read_conversation,
     read_initiation,
@@ -28,6 +28,12 @@ NOW = 1760000100.0
 CALLER = "+12025550143"
 
 # Signatures
+
+
+def check_signature(secret: str, body: bytes, header: str, *, now: float) -> None:
+    check = SignatureCheck(secret, header, now=now)
+    check.update(body)
+    check.finish()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import phonenumbers
 import pytest
 
 from gateway.errors import NumberNotAllowed, SettingsError
-from gateway.telephony.phone_numbers import ANONYMOUS, AllowList, DialingRules, caller_id
+from gateway.telephony.phone_numbers import ANONYMOUS, AllowList, DialingRules, caller_id, searched_digits
 
 
 @pytest.mark.parametrize(
@@ -179,3 +179,23 @@ def test_wrong_prefix_says_what_to_write(entry: str) -> None:
     with pytest.raises(SettingsError) as raised:
         DialingRules({entry})
     assert str(raised.value).startswith(f"OUTBOUND_ALLOWED: {entry!r} is not a prefix; write it like +1")
+
+
+@pytest.mark.parametrize(
+    "text, digits",
+    [
+        ("+1 (202) 555-0143", "12025550143"),
+        ("tel:+12025550143", "12025550143"),
+        ("+49 (0)30 1234567", "49301234567"),
+        ("00 49 30 1234567", "49301234567"),
+        ("030/1234567", "301234567"),
+        ("202\N{NON-BREAKING HYPHEN}555\N{EN DASH}0143", "2025550143"),
+        ("0143", "0143"),
+        ("12", ""),
+        ("Ana 555", ""),
+        ("5 - 3", ""),
+        ("", ""),
+    ],
+)
+def test_number_is_searched_in_any_spelling(text: str, digits: str) -> None:
+    assert searched_digits(text) == digits

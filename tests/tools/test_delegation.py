@@ -58,5 +58,5 @@ async def test_refusal_is_tried_again(llm, caplog):
 async def test_failed_delivery_is_logged(llm, caplog):
     llm.fails(500, times=9)
     assert await delivered(llm, caplog) == ["task could not be delegated"]
-    host = llm.url.partition("://")[2].partition("/")[0]
-    assert caplog.records[0].reason == f"openclaw at {host} answered 500"
+    where = f"openclaw at {llm.url}/v1/chat/completions"
+    assert caplog.records[0].reason == f"{where} answered 500; openclaw logs shows why"

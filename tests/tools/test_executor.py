@@ -39,11 +39,13 @@ class Line:
         memory=None,
         load_memory=None,
         transfer_to=None,
+        disabled=(),
         **seconds,
     ):
         self.answers = []
         self.done = []
         self.events = []
+        self.seconds = []
         self.session = VoiceSession("maya", "+12025550143", "twilio")
         self.names = next(iter(tool_module.tools.values())).function.__globals__ if tool_module.tools else {}
         tools = CallTools(
@@ -53,6 +55,7 @@ class Line:
             tuple(builtins),
             load_memory=load_memory,
             timeouts=ToolTimeouts(**seconds),
+            disabled=frozenset(disabled),
         )
         self.executor = ToolExecutor(self, tasks, self.session, tools, transfer_to or {})
         self._asked = 0
@@ -93,6 +96,7 @@ class Line:
 
     def tool_finished(self, call, content, *, ok, seconds):
         self.events.append(("finished", call.name, ok))
+        self.seconds.append(seconds)
 
     def state_changed(self):
         self.events.append(("state", dict(self.session.state)))
@@ -342,6 +346,21 @@ async def test_cancelled_function_is_not_answered(lines, kind):
     assert line.done == []
 
 
+async def test_repeated_id_is_timed_from_its_first_request(lines):
+    line = lines("""
+        gate = threading.Event()
+
+        def book(): gate.wait()
+        """)
+    call = line.call("book")
+    line.start(call)
+    await asyncio.sleep(0.05)
+    line.start(call)
+    line.names["gate"].set()
+    await line.answer_to(call)
+    assert line.seconds[0] >= 0.05
+
+
 async def test_repeated_id_runs_once_and_is_answered_alike(lines):
     line = lines("""
         gate, runs = threading.Event(), []
@@ -420,6 +439,17 @@ def test_wrong_guesses_do_not_count():
 
 
 # The gateway's own
+
+
+async def test_disabled_tools_are_not_there(lines):
+    line = lines(
+        "def book(day: str): ...\ndef cancel(day: str): ...",
+        transfer_to={"desk": "+12025550177"},
+        disabled=["cancel", "end_call"],
+    )
+    assert [function.name for function in line.executor.functions] == ["book", "transfer_call"]
+    assert error(await line.ask("end_call")) == "there is no function of this name"
+    assert line.done == []
 
 
 TRANSFER = FunctionSchema.of("transfer_call", "Hand over.", {"to": Annotated[str, "the number"]})

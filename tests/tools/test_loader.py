@@ -64,6 +64,15 @@ async def test_functions_and_builtins_are_listed(tmp_path):
     assert tools.function_names == ["book", "search_memory"]
 
 
+async def test_disabled_tools_are_left_out(tmp_path):
+    path = tmp_path / "bistro.py"
+    path.write_text("def book(day: str): ...\ndef cancel(day: str): ...\ndef start_function(conv): ...")
+    agent = Agent("maya", "", functions=path, disabled_tools=["cancel", "search_memory", "end_call"])
+    tools = await load(agent, modules=load_modules([agent]), builtins=[one_builtin])
+    assert (tools.function_names, tools.disabled) == (["book"], {"cancel", "search_memory", "end_call"})
+    assert tools.tool_module.start is not None
+
+
 def test_function_named_like_a_builtin_is_refused(tmp_path):
     path = tmp_path / "bistro.py"
     path.write_text("def end_call(): ...")

@@ -163,7 +163,7 @@ async def test_text_is_the_result(shop, http, answer, result):
     [
         (JSONResponse({"secret": 1}, 404), "the server answered with status 404", "status 404"),
         (PlainTextResponse("oops", 500), "the server answered with status 500", "status 500"),
-        (Response(b"x", media_type="image/png"), "the server answered with image/png, which is no text", "not text"),
+        (Response(b"x", media_type="image/png"), "the server answered with image/png, which is not text", "not text"),
         (
             PlainTextResponse("x", headers={"Content-Encoding": "gzip"}),
             "the server sent a compressed answer",

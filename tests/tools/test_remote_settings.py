@@ -103,12 +103,12 @@ def test_agent_takes_what_was_read():
         ([HTTP], "[0].http has {order}, but parameters has no order; add it"),
         (
             [{**HTTP, "parameters": {"order": {"required": False}}}],
-            "[0].parameters.order stands in the path, so it can't be optional",
+            "[0].parameters.order is part of the path, so it can't be optional",
         ),
         ([{**HTTP, "http": "https://x"}], '[0].http must be a method and an address, like "POST https://host/path"'),
         (
             [{**HTTP, "http": "GET https://{host}.example.com/"}],
-            "[0].http: a {place} can stand in the path only; give other values as parameters",
+            "[0].http: a {place} is allowed only in the path; give other values as parameters",
         ),
         (
             [{"http": "GET https://x.example.com/", "description": "It."}],
@@ -221,7 +221,7 @@ tools = [
     ("keys", "message"),
     [
         ({}, "tools[0] needs CRM_TOKEN; set it in the environment or in .env"),
-        ({"CRM_TOKEN": Secret("a\nb")}, "CRM_TOKEN has a character that no header can carry; copy it once more"),
+        ({"CRM_TOKEN": Secret("a\nb")}, "CRM_TOKEN has a character that is not allowed in a header; copy it again"),
     ],
 )
 def test_unusable_secret_is_named(keys, message):

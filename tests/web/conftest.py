@@ -1,4 +1,4 @@
-"""A gateway with example calls, and somebody who is logged in to its dashboard. Pages are asked without a socket."""
+"""A gateway with example calls, and a client that is logged in to its dashboard. It requests pages without a socket."""
 
 import asyncio
 import atexit
@@ -75,6 +75,7 @@ async def stranger(tmp_path: Path) -> AsyncIterator[Visitor]:
     settings = Settings(
         data_dir=tmp_path / "data",
         voice_session_archive_dir=tmp_path / "archive",
+        voice_session_archive_days=0,  # tests write calls of 1900, and the job that archives runs after a second
         record_dir=tmp_path / "recordings",
         record_retention_days=36500,  # the example is old
         gateway_admin_token=Secret(TOKEN),

@@ -17,7 +17,7 @@ from gateway.llm.openai import OpenAiUpstream
 from gateway.llm.responder import NO_RECALL, Responder, TurnRecall
 from gateway.llm.responder_factory import EndpointTokens
 from gateway.settings import Secret
-from gateway.web.auth import GuessThrottle
+from gateway.web.auth import MAX_GUESSES, GuessThrottle
 from gateway.web.chat_completions import MAX_BODY_BYTES, routes
 from tests.fakes.deepgram_exchange import Exchange, shortened
 from tests.fakes.llm import FakeLlm
@@ -222,8 +222,8 @@ async def test_unknown_bearer_is_refused(proxy, header):
 
 async def test_guesses_are_limited_and_the_right_bearer_passes(proxy):
     bearer = proxy.open_call()
-    statuses = [(await proxy.post(f"guess-{number}")).status_code for number in range(7)]
-    assert statuses == [401] * 5 + [429] * 2
+    statuses = [(await proxy.post(f"guess-{number}")).status_code for number in range(MAX_GUESSES + 2)]
+    assert statuses == [401] * MAX_GUESSES + [429] * 2
     assert (await proxy.ask(bearer)).text == "It is ready."
 
 

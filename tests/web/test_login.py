@@ -7,12 +7,13 @@ import pytest
 
 from gateway.history.api_tokens import TokenScope, TokenTable
 from gateway.settings import Secret
+from gateway.web.auth import MAX_GUESSES
 from gateway.web.login import HEADERS, SealedParam
 from gateway.web.login_sessions import LoginLinks
 from tests.web.conftest import ORIGIN, TOKEN, Visitor
 
 UUID = "7c67f6e4-be3e-4cb1-ab7f-8aa6094b65fd"
-PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/phone", "/tokens", "/vitals"]
+PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/phone", "/setup", "/tokens", "/vitals"]
 FILES = [
     f"/calls/{UUID}/sound.wav",
     "/callers/x/export.json",
@@ -66,8 +67,8 @@ async def test_link_logs_in_once(stranger: Visitor):
 
 
 async def test_used_link_says_what_to_do_after_many_guesses(stranger: Visitor):
-    answers = [await stranger.get("/login", params={"code": f"guess-{number}"}) for number in range(7)]
-    assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 2
+    answers = [await stranger.get("/login", params={"code": f"guess-{number}"}) for number in range(MAX_GUESSES + 2)]
+    assert [answer.status_code for answer in answers] == [401] * MAX_GUESSES + [429] * 2
     assert all("gateway login-link" in answer.text and "used or has expired" in answer.text for answer in answers)
 
 
@@ -134,7 +135,7 @@ async def test_no_action_from_another_site(visitor: Visitor, path: str):
 
 
 async def test_every_route_is_guarded(stranger: Visitor):
-    """A new page that nobody guards is found here."""
+    """Finds a new page that has no guard."""
     routes = [
         route
         for route in stranger.http._transport.app.routes
@@ -161,8 +162,8 @@ async def test_forged_cookie_opens_nothing(stranger: Visitor, value: str):
 
 
 async def test_wrong_tokens_are_limited_and_the_right_one_passes(stranger: Visitor):
-    answers = [await stranger.http.post("/login", data={"token": "wrong"}) for _ in range(7)]
-    assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 2
+    answers = [await stranger.http.post("/login", data={"token": "wrong"}) for _ in range(MAX_GUESSES + 2)]
+    assert [answer.status_code for answer in answers] == [401] * MAX_GUESSES + [429] * 2
     assert 0 < int(answers[-1].headers["retry-after"]) <= 60
     assert "Too many wrong tokens" in answers[-1].text and "Missing or wrong token." in answers[0].text
     assert (await stranger.http.post("/login", data={"token": TOKEN})).status_code == 303
@@ -207,10 +208,65 @@ async def test_log_out_everywhere_ends_other_browsers(visitor: Visitor):
         assert (await other.get("/calls")).status_code == 303
 
 
-async def test_unknown_things_are_pages_too(visitor: Visitor):
-    answer = await visitor.get("/calls/5b0c1f0e-6d0f-4c55-9a54-2f7e3f0c8d11")
-    assert answer.status_code == 404 and "Call not found" in answer.text
-    assert (await visitor.get("/callers/forged-address")).status_code == 404
+async def test_unknown_address_is_a_page_of_the_site(visitor: Visitor):
+    answer = await visitor.get("/nonsense/of/mine")
+    assert answer.status_code == 404 and "<h1>Page not found</h1>" in answer.text
+    assert 'aria-label="Pages"' in answer.text and "Content-Security-Policy" in answer.headers
+    answer = await visitor.http.get("/nonsense", headers={"Accept": "*/*"})
+    assert answer.text == "Page not found. The address may be mistyped, or the page has moved."
+
+
+async def test_wrong_method_is_a_page_of_the_site(visitor: Visitor):
+    answer = await visitor.get(f"/calls/{visitor.session.uuid}/revert")
+    assert answer.status_code == 405 and "<h1>Method not allowed</h1>" in answer.text
+    assert 'aria-label="Pages"' in answer.text and "All calls" in answer.text
+    assert answer.headers["allow"] == "POST" and "Content-Security-Policy" in answer.headers
+    answer = await visitor.http.delete("/calls")
+    assert (answer.status_code, answer.headers["content-type"]) == (405, "text/plain; charset=utf-8")
+    assert answer.text == "Method not allowed. This address does not accept DELETE requests."
+
+
+async def break_receipts(visitor: Visitor) -> None:
+    """So that no code can read them."""
+    await visitor.store.run(lambda connection: connection.execute("UPDATE call_receipts SET receipt = '{'"))
+
+
+async def test_failed_page_is_a_page_of_the_site(visitor: Visitor):
+    await break_receipts(visitor)
+    answer = await visitor.get(f"/calls/{visitor.session.uuid}")
+    assert answer.status_code == 500 and "<h1>This page failed</h1>" in answer.text
+    assert 'aria-label="Pages"' in answer.text and "Traceback" not in answer.text and "JSON" not in answer.text
+
+
+async def test_failure_outside_of_the_pages_shows_no_traceback(visitor: Visitor):
+    await break_receipts(visitor)
+    transport = httpx.ASGITransport(visitor.http._transport.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:
+        answer = await http.get(f"/v1/sessions/{visitor.session.uuid}", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert (answer.status_code, answer.text) == (500, "This page failed. See the log for details.")
+
+
+@pytest.mark.parametrize(
+    "path, page",
+    [("/agents/maya/preview", "/agents/maya"), ("/agents/maya/save", "/agents/maya"), ("/tokens/create", "/tokens")],
+)
+async def test_answer_to_a_form_can_be_opened_again(visitor: Visitor, path: str, page: str):
+    answer = await visitor.get(path)
+    assert (answer.status_code, answer.headers["location"]) == (303, page)
+
+
+async def test_unknown_address_shows_strangers_no_menu(stranger: Visitor):
+    answer = await stranger.get("/nonsense")
+    assert answer.status_code == 404 and 'aria-label="Pages"' not in answer.text and 'href="/login"' in answer.text
+
+
+@pytest.mark.parametrize(
+    "path, title, back",
+    [("/calls/5b0c1f0e-6d0f-4c55-9a54-2f7e3f0c8d11", "Call", "All calls"), ("/callers/x", "Caller", "All callers")],
+)
+async def test_missing_thing_leads_back_to_its_list(visitor: Visitor, path: str, title: str, back: str):
+    answer = await visitor.get(path)
+    assert answer.status_code == 404 and f"<h1>{title} not found</h1>" in answer.text and back in answer.text
 
 
 async def test_numbers_and_searches_stay_out_of_addresses(visitor: Visitor):

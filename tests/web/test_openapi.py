@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ async def test_description_is_served_to_anyone(stage: Stage) -> None:
     async with patient_client(stage.url) as http:
         answer = await http.get("/openapi.json")
     assert (answer.status_code, answer.json()) == (200, DESCRIPTION)
+    assert DESCRIPTION["info"]["version"] == metadata.version("voice-gateway")
 
 
 async def test_scopes_are_as_described(tmp_path: Path) -> None:

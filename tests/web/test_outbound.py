@@ -1,4 +1,4 @@
-"""Calls that we place: who may, what the agent knows of them, and what becomes of those that nobody answers."""
+"""Outbound calls: who may place them, what the agent knows about them, and calls that are not answered."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def called_by(carrier_name: str, tmp_path: Path, receiver: WebhookReceiver
     (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}\nWhy you call: {{context}}\nThat is all.")
     (tmp_path / "otto.md").write_text("You are Otto.")
     (tmp_path / "gateway.toml").write_text(AGENTS)
-    # Nobody may call us: whom we call is another matter.
+    # No number may call this gateway; it may dial all the same.
     environ = {"ALLOWED_CALLERS": "", "WEBHOOK_URL": receiver.url, "WEBHOOK_SECRET": SECRET}
     async with staged(tmp_path, make_carrier(carrier_name), **environ) as made:
         made.carrier.callee = "answers"

@@ -21,7 +21,7 @@ async def engine():
 
 @pytest.fixture
 async def url(tmp_path, engine):
-    """A gateway that no carrier knows and that allows nobody to call."""
+    """A gateway without carriers and allowed callers."""
     environ = {
         "DATA_DIR": str(tmp_path / "data"),
         "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
@@ -91,10 +91,10 @@ async def test_a_lost_phone_is_a_finished_call(url, engine, tmp_path):
 
 
 async def test_a_mistake_is_one_line(url):
-    with pytest.raises(SettingsError, match="does not take this admin token; set GATEWAY_ADMIN_TOKEN"):
+    with pytest.raises(SettingsError, match="rejects this admin token; set GATEWAY_ADMIN_TOKEN"):
         async with phone_line(url, Secret("wrong")):
             pass
-    with pytest.raises(SettingsError, match="no gateway answers at http://127.0.0.1:9: ConnectError"):
+    with pytest.raises(SettingsError, match=r"no gateway answers at http://127.0.0.1:9 \(ConnectError\); start it "):
         async with phone_line("http://127.0.0.1:9", Secret(ADMIN)):
             pass
 

@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 
 from gateway.cli.main import main
 from gateway.settings import Secret
+from gateway.web.auth import MAX_GUESSES
 from gateway.web.softphone import TokenCodec, WidgetToken
 from gateway.web.widget import TOKENS_PER_USER, site_origin
 from tests.stage import ADMIN, CALLER, Stage, make_carrier, patient_client, staged
@@ -98,8 +99,8 @@ async def test_token_is_for_two_minutes(site: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"origin": "shop.example"}, "origin must be that of your website, like https://www.example.com"),
-        ({"origin": "https://shop.example/page"}, "origin must be that of your website, like https://www.example.com"),
+        ({"origin": "shop.example"}, "origin must be your website's origin, like https://www.example.com"),
+        ({"origin": "https://shop.example/page"}, "origin must be your website's origin, like https://www.example.com"),
         ({"agent": "bob"}, "no agent is named bob; the agents are maya"),
         ({"number": "5"}, "number must be a phone number like +12025550143, or omitted"),
         (
@@ -182,8 +183,8 @@ async def test_expired_widget_token_is_refused(site: Site) -> None:
 
 
 async def test_wrong_widget_tokens_are_guesses(site: Site) -> None:
-    answers = [await site.call(token) for token in ("", "x", ADMIN, "1", "2", "3")]
-    assert [answer.status_code for answer in answers] == [403] * 5 + [429]
+    answers = [await site.call(token) for token in ("", "x", ADMIN, *map(str, range(MAX_GUESSES - 2)))]
+    assert [answer.status_code for answer in answers] == [403] * MAX_GUESSES + [429]
     assert not any("access-control-allow-origin" in answer.headers for answer in answers)
 
 

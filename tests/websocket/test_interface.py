@@ -281,7 +281,7 @@ async def test_unread_audio_is_counted(library):
 
 @contextlib.asynccontextmanager
 async def stranger(library, owner, shared=None):
-    """A raw connection to a served socket that trusts nobody: (reader, writer) after the handshake."""
+    """A raw connection to a served socket that trusts no peer: (reader, writer) after the handshake."""
     async with serving(library, owner, shared) as url:
         host, port = url.removeprefix("ws://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

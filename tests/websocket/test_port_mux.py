@@ -337,6 +337,18 @@ async def test_slow_request_is_closed(received, seconds):
 
 
 @pytest.mark.virtual_time
+async def test_suspended_machine_times_nobody_out():
+    """After it the timer fires before the socket is read, whatever has arrived there."""
+    loop, transport = asyncio.get_running_loop(), FakeTransport()
+    connected(ConnectionLimits(total=0, per_peer=0), transport)
+    loop.advance(3600)
+    await asyncio.sleep(0.5)
+    assert not transport.aborted
+    await asyncio.sleep(1)
+    assert transport.aborted
+
+
+@pytest.mark.virtual_time
 async def test_connections_of_one_peer_are_limited():
     limits = ConnectionLimits(total=0, per_peer=2)
     transports = [FakeTransport(), FakeTransport(), FakeTransport("192.0.2.2"), FakeTransport()]

@@ -71,6 +71,10 @@ NO_FIELDS: Final[Mapping[str, RequestedField]] = MappingProxyType({})
 _LEFT_OUT: Final = "[{} lines left out here]"
 
 
+class EmptySummary(LlmRefused):
+    """The model answered in our format and had nothing to say."""
+
+
 @dataclass(frozen=True)
 class SummaryRequest:
     """What a model is asked. `fields`: what the agent's webhook reports of the call."""
@@ -98,7 +102,7 @@ class CallSummary:
     context: str
     written_by: str
     caller_facts: tuple[CallerFact, ...] = ()
-    """Lasting facts about the caller; stored separately, not in the call's document."""
+    """Lasting facts about the caller; stored separately too."""
     running_topics: tuple[TopicNote, ...] = ()
     """Topics that continue after the call; stored separately too."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -171,7 +175,7 @@ def parse_answer(text: str, written_by: str, fields: Mapping[str, RequestedField
         fields=parse_fields(fields, answer.get(requested_fields.KEY)),
     )
     if not (summary.has_notes or summary.caller_facts or summary.running_topics):
-        raise LlmRefused("the answer is an empty summary")
+        raise EmptySummary("the answer is an empty summary")
     return summary
 
 

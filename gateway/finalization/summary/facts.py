@@ -68,6 +68,7 @@ _CLAUSE_END: Final = re.compile(r"[.,;!?]+\s+|\s(?:and|but|so|because|und|aber|w
 _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
 _LEAST_WORDS: Final = 4
+_LEAST_STATEMENT: Final = 2
 
 
 def parse_facts(value: Any) -> tuple[CallerFact, ...]:
@@ -202,12 +203,35 @@ def is_passing(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
     if reported.search(fact.text):
         return True
     said = (lines[turn].text.replace("’", "'") for turn in fact.turns if lines[turn].speaker == "caller")
-    sentences = [sentence for text in said for sentence in _SENTENCE_END.split(text)]
+    sentences = [statement_part(sentence) for text in said for sentence in _SENTENCE_END.split(text)]
     # The sentences with the fact's own words, else those long enough to say something.
     words = _beginnings(fact.text)
     telling = [sentence for sentence in sentences if words & _beginnings(sentence)]
     telling = telling or [sentence for sentence in sentences if len(sentence.split()) >= _LEAST_WORDS]
     return bool(telling) and all(remark.search(sentence) for sentence in telling)
+
+
+def statement_part(sentence: str) -> str:
+    """A sentence without a question at its end ("I pay by card, is that okay?"); a standing request as a statement."""
+    if not sentence.rstrip().endswith("?"):
+        return sentence
+    tail, standing = _question_patterns()
+    if request := standing.search(sentence):
+        return sentence[request.end("lead") :].rstrip("? ")
+    head = tail.sub("", sentence)
+    return head if len(head.split()) >= _LEAST_STATEMENT else sentence
+
+
+@lru_cache(maxsize=1)
+def _question_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A question after a statement, and a request that holds for the future."""
+    tables: list[dict[str, Any]] = [language_table(language, "statements") for language in LANGUAGES]
+    tail, standing = ("|".join(table[name] for table in tables) for name in ("question_tail", "standing"))
+    lead = "|".join(table["request_lead"] for table in tables)
+    return (
+        re.compile(rf"(?:[,;]\s*(?:{tail})\b[^,;]*|\s*¿.*)\?\s*$", re.IGNORECASE),
+        re.compile(rf"^(?P<lead>(?:{lead})\b\s*)(?=.*\b(?:{standing})\b)", re.IGNORECASE),
+    )
 
 
 def _beginnings(text: str) -> set[str]:

@@ -1,20 +1,20 @@
 """
 What a call agreed on, found by rules: the values that are current at its end, and the fewest sentences that state them.
 
-A call is a row of matters (a booking, then another one). Within a matter a value that is restated replaces an earlier
-one of its slot; offers that were declined and values that were not to be had are gone. Sentences are quoted as they
+A call is a list of matters (a booking, then another one). Within a matter a value that is restated replaces an earlier
+one of its slot; offers that were declined and values that were not available are dropped. Sentences are quoted as they
 were said, nothing is added, but a replaced value in a quoted sentence becomes the current one.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from gateway.finalization.summary.spoken_values import OutcomeLanguage, SpokenValue
 from gateway.text.person_names import PersonName, spelled_name
 from gateway.text.plain_text import SpokenLine
 from gateway.text.sensitive import sentences
+from gateway.text.spoken_values import OutcomeLanguage, SpokenValue
 
 _SHARE_OF_CALL: Final = 0.3
 _LEAST_WORDS: Final = 35
@@ -50,6 +50,11 @@ class Statement:
     is_request: bool = False
     is_change: bool = False
     refused: list[SpokenValue] = field(default_factory=list)
+
+    def refuses(self, value: SpokenValue) -> bool:
+        """Whether the last mention of a value is refused: "piano on Tuesdays, so never on Tuesdays"."""
+        mentions = [one for one in self.values if one.equals(value)]
+        return bool(mentions) and mentions[-1] in self.refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,11 @@ class _Reader:
         for turn, line in enumerate(lines):
             heard_caller = heard_caller or line.speaker == "caller"
             for sentence in self._sentences(line.text):
+                if line.speaker == "agent" and self._cue("recital").match(sentence):
+                    # The scripted agent quotes notes, documents or the caller: nothing new is said.
+                    if (readback := self._heard(sentence, turn)) is not None:
+                        yield readback
+                    continue
                 text = self._language.cleaned(sentence)
                 values = self._language.values(text)
                 is_courtesy = not heard_caller or self._cue("courtesy").search(text)
@@ -113,6 +123,14 @@ class _Reader:
                 if statement is not None and statement.text:
                     statement.matter = self._matter
                     yield statement
+
+    def _heard(self, sentence: str, turn: int) -> Statement | None:
+        """The values of the call that the scripted agent reads back: "I've changed that to Tuesday at ten"."""
+        if "heard" not in self._language.table or not self._cue("heard").match(sentence):
+            return None
+        text = self._language.cleaned(sentence)
+        values = [value for value in self._language.values(text) if value.kind not in ("name", "code", "count")]
+        return Statement("agent", turn, text, "proposal", values, self._matter, is_quotable=False)
 
     def _sentences(self, text: str) -> Iterator[str]:
         for sentence in sentences(" ".join(text.split())):
@@ -142,7 +160,7 @@ class _Reader:
             act = "offer"
         elif asks:
             act = "proposal" if values and cue("question_lead").match(body) else "question"
-        elif len(values) >= _RECAP:
+        elif len(values) >= _RECAP or values and len(body.split()) <= _SHORT_ANSWER and cue("echo").search(text):
             act = "proposal"
         if act in ("question", "done", "failure", "promise"):
             self._question, self._answered_turn = spoken if act == "question" else "", -1
@@ -158,6 +176,7 @@ class _Reader:
             is_live=act not in ("question", "failure") and not (act == "offer" and cue("alternative").search(body)),
             is_quotable=not (asks and cue("auxiliary").match(body)),
             is_asked=asks,
+            refused=self._refused(body, values) if act == "done" else [],
         )
 
     def _caller(self, text: str, turn: int) -> Statement | None:
@@ -168,25 +187,38 @@ class _Reader:
         is_short = len(spoken.split()) <= _SHORT_ANSWER
         if self._answered_turn not in (-1, turn):
             self._question = ""
-        promises = bool(cue("promise").search(spoken) and not cue("asks").search(spoken))
+        promises = bool(cue("promise").search(spoken) and not cue("asks").search(cue("readback_tag").sub("", spoken)))
+        if change and self._last_answer is not None and self._last_answer.turn == turn:
+            self._last_answer.is_live = False
         if self._question and is_short and not promises and (not request or change and self._answered_turn == turn):
             return self._answer(cue("change_lead").sub("", spoken), turn, is_change=change)
         if self._is_done and request and not change:
             self._matter += 1
             self._is_done = False
-        refused = [
-            value
-            for value in values
-            if cue("refuse").search(spoken[: value.start]) or cue("refuse_after").match(spoken, value.end)
-        ]
         act: Act = "promise" if promises else "statement"
-        return Statement("caller", turn, spoken, act, values, is_request=request, is_change=change, refused=refused)
+        return Statement(
+            "caller",
+            turn,
+            spoken,
+            act,
+            values,
+            is_request=request,
+            is_change=change,
+            refused=self._refused(spoken, values),
+        )
+
+    def _refused(self, text: str, values: Sequence[SpokenValue]) -> list[SpokenValue]:
+        """The values that a sentence declines or takes back."""
+        before, after = self._cue("refuse"), self._cue("refuse_after")
+        return [value for value in values if before.search(text[: value.start]) or after.match(text, value.end)]
 
     def _answer(self, text: str, turn: int, *, is_change: bool) -> Statement | None:
         """A short answer together with what was asked: "company name: Fossil Gas", "4 people"."""
         is_sentence = bool(self._cue("has_verb").search(text))
         is_chat = is_sentence and not self._language.values(text) and not self._cue("prefers").search(text)
         if is_chat or self._cue("no_answer").match(text) or spelled_name(text):
+            return None
+        if is_sentence and text.endswith("?"):
             return None
         self._answered_turn = turn
         answer, rendered = text.rstrip(".! "), text
@@ -198,9 +230,18 @@ class _Reader:
         if not values:
             start = max(rendered.find(answer), 0)
             values = [SpokenValue("answer", rendered[:start], answer.casefold(), answer, start, start + len(answer))]
-        if is_change and self._last_answer is not None and self._last_answer.turn == turn:
-            self._last_answer.is_live = False
-        self._last_answer = Statement("caller", turn, rendered, "answer", values, is_change=is_change)
+        refused = self._refused(rendered, values)
+        is_declined = bool(refused) and len(refused) == len(values)
+        self._last_answer = Statement(
+            "caller",
+            turn,
+            rendered,
+            "answer",
+            values,
+            is_quotable=not is_declined,
+            is_change=is_change,
+            refused=refused,
+        )
         return self._last_answer
 
 
@@ -234,12 +275,13 @@ def _current_values(statements: Sequence[Statement]) -> tuple[_Current, list[tup
         known = current[statement.matter]
         restates = statement.act in _RESTATING or statement.is_request or statement.is_change
         for value in statement.values if statement.is_live else ():
-            if value in statement.refused:
+            if statement.refuses(value):
                 replaced += [old for old in known if old.equals(value)]
                 known[:] = [old for old in known if not old.equals(value)]
                 continue
             if not restates and any(old.equals(value) for old in replaced):
                 continue
+            value = _in_range(value, statement, known)
             if statement.is_change:
                 changes.append((statement.turn, value))
             for old in list(known):
@@ -251,6 +293,18 @@ def _current_values(statements: Sequence[Statement]) -> tuple[_Current, list[tup
                     replaced.append(old)
             known.append(value)
     return current, changes
+
+
+def _in_range(value: SpokenValue, statement: Statement, known: Sequence[SpokenValue]) -> SpokenValue:
+    """After "from Monday to Wednesday", "Wednesday" is the end again, and "make that Thursday" changes it."""
+    kind = value.slot[0]
+    of_kind = [one for one in known if one.slot[0] == kind]
+    # "By Friday" is an end of its own: beside another day, it is not what a change means.
+    ends = [one for one in of_kind if one.role == "end" and (one.is_range_end or all(one.role for one in of_kind))]
+    is_alone = sum(one.slot[0] == kind for one in statement.values) == 1
+    if value.role or not ends or not (any(map(value.equals, ends)) or is_alone and statement.is_change):
+        return value
+    return replace(value, role="end", is_range_end=ends[-1].is_range_end)
 
 
 def _replaces(new: SpokenValue, old: SpokenValue, *, is_change: bool) -> bool:
@@ -267,15 +321,19 @@ def _bring_up_to_date(
     """Put current values in the place of replaced ones; where that is impossible, the statement can't be quoted."""
     text = statement.text
     for value in reversed(statement.values):
-        if value in statement.refused or any(one.equals(value) for one in current):
+        if statement.refuses(value) or any(one.equals(value) for one in current):
             continue
         now = sorted((one for one in current if one.slot == value.slot), key=lambda one: one.kind != value.kind)
         is_changed = any(turn >= statement.turn and one.slot == value.slot for turn, one in changes)
         if statement.act == "promise" and not is_changed:
             continue
         is_plain = statement.act == "statement" and not statement.is_request and not is_changed
+        # "Can I move it to Wednesday?" is a request that a later change brings up to date.
+        is_final = statement.is_change and not any(
+            turn > statement.turn and one.slot == value.slot for turn, one in changes
+        )
         is_double = sum(one.slot == value.slot for one in statement.values) > 1
-        if not now or statement.is_change or is_plain or is_double:
+        if not now or is_final or is_plain or is_double:
             statement.is_quotable = False
         else:
             text = text[: value.start] + now[0].text + text[value.end :]
@@ -341,6 +399,15 @@ def _open_promises(statements: Sequence[Statement], language: OutcomeLanguage) -
         later = statements[place + 1 :]
         same = [other for other in later if other.act == "promise" and other.turn <= one.turn + 1]
         same += [other for other in later if other.act == "done" and other.turn <= one.turn + 2]
-        if not any(2 * len(words & language.content_words(other.text)) >= len(words) for other in same):
+        if any(2 * len(words & language.content_words(other.text)) >= len(words) for other in same):
+            continue
+        if not any(_takes_back(other, words, language) for other in later):
             found.append(one)
     return found
+
+
+def _takes_back(statement: Statement, words: set[str], language: OutcomeLanguage) -> bool:
+    """Whether the caller does not want what was promised: "we'll text you", "don't text me"."""
+    if statement.speaker != "caller" or "taken_back" not in language.table:
+        return False
+    return any(match["what"].casefold() in words for match in language.cue("taken_back").finditer(statement.text))

@@ -5,11 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.errors import LlmRefused, LlmUnavailable
-from gateway.finalization.summary.call_summary import CallSummary, SummaryRequest, parse_answer
+from gateway.finalization.summary.call_summary import CallSummary, EmptySummary, SummaryRequest, parse_answer
 from gateway.llm import anthropic
 from gateway.llm.accounts import ModelAddress
 from gateway.llm.chat import error_for_status
@@ -90,15 +91,21 @@ def _message_text(message: "Message") -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
+class _SchemaIgnored(LlmRefused):
+    """The server accepted the schema, and its answer does not follow it."""
+
+
 _Format = Literal["json_schema", "json_object", "text"]
+_EVERY_FORMAT: Final[tuple[_Format, ...]] = ("json_schema", "json_object", "text")
 
 
 class CompletionsSummaries:
     """
     Summaries by a model with a chat completions API: Grok, GPT, an OpenClaw agent, or a server such as Ollama.
 
-    `formats`: the response formats to try, in order. A server that rejects one is asked in the next, and in that one
-    from then on. Without a schema in the request, an answer that is not the JSON object is asked for once more.
+    `formats`: the response formats to try, in order. A server that rejects one, or accepts the schema and ignores it,
+    is asked in the next; what succeeded comes first from then on. Without a schema in the request, an answer that is
+    not the JSON object is asked for once more.
     """
 
     def __init__(
@@ -107,7 +114,7 @@ class CompletionsSummaries:
         self.name = address.name
         self.model = address.model
         self._options = address.options
-        self._formats = list(formats)
+        self._formats = tuple(formats)
         self._url = f"{address.url.rstrip('/')}/chat/completions"
         bearer = {"Authorization": f"Bearer {address.api_key.reveal()}"} if address.api_key else {}
         self._headers = {**bearer, **headers}
@@ -117,13 +124,18 @@ class CompletionsSummaries:
         """Nothing to load."""
 
     async def summarise(self, request: SummaryRequest) -> CallSummary:
+        formats = self._formats  # other summaries may change it meanwhile
         while True:
             try:
-                return await self._summarise(request, self._formats[0])
+                summary = await self._summarise(request, formats[0])
             except LlmRefused as error:
-                if error.status not in _FORMAT_REFUSED or len(self._formats) == 1:
+                is_refused = error.status in _FORMAT_REFUSED or isinstance(error, _SchemaIgnored)
+                if not is_refused or len(formats) == 1:
                     raise
-                del self._formats[0]
+                formats = formats[1:]
+            else:
+                self._formats = formats
+                return summary
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -139,8 +151,13 @@ class CompletionsSummaries:
         by = f"{self.name}/{self.model.removeprefix('openclaw/')}"
         try:
             return parse_answer(text, by, request.fields)
-        except LlmRefused:
-            if has_schema or not text.strip():
+        except EmptySummary:
+            if has_schema:
+                raise
+        except LlmRefused as error:
+            if has_schema:
+                raise _SchemaIgnored(str(error)) from None
+            if not text.strip():
                 raise
         again = [{"role": "assistant", "content": text}, {"role": "user", "content": _ONLY_JSON}]
         return parse_answer(await self._ask([*messages, *again], request, format_), by, request.fields)
@@ -190,7 +207,7 @@ def _completion_text(answer: Any, name: str) -> str:
 
 def summary_provider(address: ModelAddress) -> SummaryProvider:
     """The provider for a model. It has none for the script, which has no model."""
-    options = address.options
+    options, formats, timeout = address.options, _EVERY_FORMAT[:1], _TIMEOUT
     match address.provider:
         case "anthropic":
             return AnthropicSummaries(address.api_key or Secret(""), address.url, address.model)
@@ -198,16 +215,17 @@ def summary_provider(address: ModelAddress) -> SummaryProvider:
             model, options = address.model or _XAI_MODEL, {"reasoning_effort": "low"}
         case "openai":
             model = address.model or _OPENAI_MODEL
+            if not (urlsplit(address.url).hostname or "").endswith("api.openai.com"):  # a region has a prefix
+                formats, timeout = _EVERY_FORMAT, _OWN_SERVER_TIMEOUT
         case "openclaw":
             return _openclaw(address)
         case _:
             tokens = {"max_tokens": _MAX_TOKENS, **options}
-            formats: Sequence[_Format] = ("json_schema", "json_object", "text")
             return CompletionsSummaries(
-                replace(address, options=tokens), formats=formats, headers={}, timeout=_OWN_SERVER_TIMEOUT
+                replace(address, options=tokens), formats=_EVERY_FORMAT, headers={}, timeout=_OWN_SERVER_TIMEOUT
             )
     address = replace(address, model=model, options={"max_completion_tokens": _MAX_TOKENS, **options})
-    return CompletionsSummaries(address, formats=("json_schema",), headers={}, timeout=_TIMEOUT)
+    return CompletionsSummaries(address, formats=formats, headers={}, timeout=timeout)
 
 
 def _openclaw(address: ModelAddress) -> SummaryProvider:

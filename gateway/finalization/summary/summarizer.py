@@ -7,7 +7,7 @@ The lines are redacted already. Provider messages are never logged, only the typ
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.agents import Agent, RequestedField
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.finalization.summary import extractive, fact_rules, spoken_values, topic_rules
+from gateway.finalization.summary import extractive, fact_rules, topic_rules
 from gateway.finalization.summary.call_summary import NO_FIELDS, CallSummary, SummaryRequest, transcript_of
 from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
 from gateway.finalization.summary.providers import SummaryProvider, summary_provider
@@ -23,7 +23,7 @@ from gateway.finalization.summary.requested_fields import field_instructions
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
 from gateway.llm.accounts import SCRIPT, LlmAccounts, model_address
 from gateway.settings import Secret, is_url
-from gateway.text import person_names, sensitive
+from gateway.text import person_names, sensitive, spoken_values
 from gateway.text.plain_text import SpokenLine
 from gateway.text.sensitive import without_sensitive
 
@@ -201,8 +201,8 @@ def build_summarizer(
     """
     The summarizer for SUMMARY_PROVIDER, SUMMARY_MODEL and SUMMARY_API_KEY. Raises SettingsError.
 
-    Of the providers with a key one stands in for another. A server that was named does not need them: calls that stay
-    on one's own machines must not leave them because it fails.
+    Of the providers with a key one stands in for another, and the agent's own model for all of them. A server that was
+    named does not need them: calls that stay on one's own machines must not leave them because it fails.
     """
     server = {"url": provider, "model": model} if is_url(provider, ("https", "http")) else None
     match provider:
@@ -218,18 +218,25 @@ def build_summarizer(
     addresses = [model_address(entry, accounts, "SUMMARY_PROVIDER") for entry in entries]
     if server is not None:
         addresses = [replace(address, api_key=api_key) for address in addresses]
-    brains = _brains(accounts, agents) if provider == "brain" or not (provider or addresses) else {}
+    may_ask_brain = server is None and provider not in ("extractive", "openclaw")
+    brains = _brains(accounts, agents, {address.provider for address in addresses}) if may_ask_brain else {}
     return Summarizer([summary_provider(address) for address in addresses], instructions, brains=brains)
 
 
-def _brains(accounts: LlmAccounts, agents: Iterable[Agent]) -> dict[str, list[SummaryProvider]]:
-    """The agents' own models, by agent; those without one are left out."""
+def _brains(accounts: LlmAccounts, agents: Iterable[Agent], asked: Collection[str]) -> dict[str, list[SummaryProvider]]:
+    """The agents' own models, by agent, except those of providers that are asked for every agent."""
     addresses = {
-        agent.name: [model_address(entry, accounts, f"gateway.toml, [agents.{agent.name}]: brain") for entry in brain]
+        agent.name: [
+            model_address(entry, accounts, f"gateway.toml, [agents.{agent.name}]: brain")
+            for entry in agent.brain
+            if entry != SCRIPT
+        ]
         for agent in agents
-        if (brain := [entry for entry in agent.brain if entry != SCRIPT])
     }
-    return {name: [summary_provider(address) for address in own] for name, own in addresses.items()}
+    return {
+        name: [summary_provider(address) for address in own if address.provider not in asked]
+        for name, own in addresses.items()
+    }
 
 
 def _wait(tried: int, retry_after: float | None) -> float | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from gateway.finalization.summary.spoken_values import outcome_language
 from gateway.finalization.summary.topics import (
     MAX_OPEN_ITEMS,
     MAX_TEXT_CHARACTERS,
@@ -23,6 +22,7 @@ from gateway.finalization.summary.topics import (
 from gateway.memory.pinned_topics import TopicNote
 from gateway.text.languages import cue, language_table, load_cues, word_list
 from gateway.text.plain_text import SpokenLine, singular, trimmed
+from gateway.text.spoken_values import outcome_language
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
 _NEWS: Final = {"date", "weekday", "day", "time", "money"}

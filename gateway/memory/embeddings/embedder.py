@@ -49,8 +49,7 @@ class Embedder:
 
     def __init__(self, load: Callable[[], Model] | None = None) -> None:
         """`load` runs on a thread, may take seconds, and raises ModelGone. By default it starts a process."""
-        self._loader = ModelLoader()
-        self._load = load or self._loader
+        self._load = load or ModelLoader()
         self._model: Model | None = None
         self._model_lock = threading.Lock()
         self._queries = ThreadPoolExecutor(1, "query embedding")
@@ -73,7 +72,7 @@ class Embedder:
 
     async def get_ready(self) -> None:
         """Start the model's process early, since that takes CPU time from live calls."""
-        if self._load is self._loader:
+        if isinstance(self._load, ModelLoader):
             await asyncio.get_running_loop().run_in_executor(self._documents, self._start)
 
     async def warm_up(self) -> None:
@@ -99,8 +98,8 @@ class Embedder:
 
     def _start(self) -> None:
         with self._model_lock, contextlib.suppress(ModelGone):  # loading will report it
-            if self._model is None:
-                self._loader.start()
+            if self._model is None and isinstance(self._load, ModelLoader):
+                self._load.start()
 
     def _embed(self, texts: tuple[str, ...]) -> bytes | None:
         try:
@@ -141,7 +140,8 @@ class Embedder:
         with self._model_lock:
             if self._model is not None:
                 self._model.close()
-            self._loader.close()
+            if isinstance(self._load, ModelLoader):
+                self._load.close()
             self._model = _NoModel()
 
 

@@ -15,6 +15,8 @@ from gateway.memory.stores.database import Connection, tables
 SCHEMA: Final = tables("documents")
 
 _FIELDS: Final = "id, title, content, source, tags, created_at, updated_at, metadata, source_id"
+BY_SOURCE_ID: Final = "source_id <> '' AND source_id = ?"
+"""Without the first part SQLite does not use the index, and reads all documents."""
 _MOST_PARAMETERS: Final = 500  # a statement may have about a thousand
 
 
@@ -116,7 +118,7 @@ def carrying(*tags: str) -> tuple[str, tuple[str, ...]]:
 
 def create_document(connection: Connection, new: NewDocument, now: datetime, *, document_id: str = "") -> Document:
     """Store a new document, or return the one that has the same `source_id`."""
-    if new.source_id and (existing := find_document(connection, "source_id = ?", new.source_id)):
+    if new.source_id and (existing := find_document(connection, BY_SOURCE_ID, new.source_id)):
         return existing
     document_id, tags = document_id or str(uuid.uuid4()), json_text(list(dict.fromkeys(new.tags)))
     created_at, updated_at, metadata = time_text(new.created_at or now), time_text(now), json_text(new.metadata)

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_PGVECTOR: Final = (
+    "PostgreSQL has no pgvector 0.8 or newer; install it there and have its administrator run "
+    "CREATE EXTENSION vector, or set MEMORY_VECTORS=false to search by words alone"
+)
 _SCHEMA_LOCK: Final = 0x766F6963  # any number; the same for all nodes
 
 _CONFLICTS: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
@@ -108,7 +112,7 @@ class PostgresStore(MemoryStore):
             except StoreUnavailable as error:
                 self._pool.problem = str(error)
             if self._pool.problem and not before:
-                _log.warning("the database is away, memory waits for it", extra={"reason": self._pool.problem})
+                _log.warning("database unreachable, memory waits for it", extra={"reason": self._pool.problem})
             elif before and not self._pool.problem:
                 _log.info("the database is back")
             before = self._pool.problem
@@ -214,11 +218,13 @@ def _require_pgvector(raw: Raw) -> None:
             raw.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
             raw.execute("CREATE EXTENSION IF NOT EXISTS vector")
         found = raw.execute(version).fetchone()
-    if found is None or tuple(map(int, found[0].split(".")[:2])) < (0, 8):
-        raise StoreUnavailable(
-            "PostgreSQL has no pgvector 0.8 or newer; install it there and have its administrator run "
-            "CREATE EXTENSION vector, or set MEMORY_VECTORS=false to search by words alone"
-        )
+    if not is_new_enough(found[0] if found else ""):
+        raise StoreUnavailable(NO_PGVECTOR)
+
+
+def is_new_enough(pgvector: str) -> bool:
+    """Whether this is a version of pgvector with iterative index scans; "" for no pgvector."""
+    return bool(pgvector) and tuple(map(int, pgvector.split(".")[:2])) >= (0, 8)
 
 
 # Erasure

@@ -270,7 +270,7 @@ class PostgresPool:
 def connect_problem(error: psycopg.Error) -> str:
     """Why connecting failed, in words of ours: the driver's may quote any part of the URL, also of the password."""
     if isinstance(error, psycopg.ProgrammingError):
-        return "it is no address; write it like postgresql://user:password@host:5432/name"
+        return "it is not an address; write it like postgresql://user:password@host:5432/name"
     text = str(error)
     return next((problem for sign, problem in _CONNECT_PROBLEMS.items() if sign in text), type(error).__name__)
 

@@ -142,7 +142,7 @@ class MemoryStore(ABC):
         moment = self._now()
 
         def work(connection: Connection) -> Document:
-            old = documents.find_document(connection, "source_id = ?", new.source_id) if new.source_id else None
+            old = documents.find_document(connection, documents.BY_SOURCE_ID, new.source_id) if new.source_id else None
             if old is None:
                 return documents.create_document(connection, new, moment)
             # Deleted and stored again, so that the index follows a change of tags.
@@ -205,7 +205,7 @@ class MemoryStore(ABC):
         ids = list(source_ids)
 
         def work(connection: Connection) -> list[Document]:
-            found = (documents.find_document(connection, "source_id <> '' AND source_id = ?", id_) for id_ in ids)
+            found = (documents.find_document(connection, documents.BY_SOURCE_ID, id_) for id_ in ids)
             return [document for document in found if document]
 
         return await self.look(work)

@@ -29,6 +29,12 @@ CREATE INDEX IF NOT EXISTS documents_of_facts ON documents (tags) WHERE source =
 
 CREATE INDEX IF NOT EXISTS documents_of_pins ON documents (tags) WHERE source = 'pinned-topic'
 
+-- Names that a current fact corrects, with the trust level of that fact. Lists show `name` in place of `old_name`;
+-- `folded_name` is as in `call_details`.
+CREATE TABLE IF NOT EXISTS corrected_names (
+    agent TEXT NOT NULL, caller TEXT NOT NULL, old_name TEXT NOT NULL, name TEXT NOT NULL, folded_name TEXT NOT NULL,
+    trust INTEGER NOT NULL, PRIMARY KEY (caller, agent, old_name)) WITHOUT ROWID
+
 -- Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
 CREATE TABLE IF NOT EXISTS reverted_sessions (session_id TEXT PRIMARY KEY) WITHOUT ROWID
 
@@ -98,7 +104,11 @@ CREATE TABLE IF NOT EXISTS call_receipts (session_id TEXT PRIMARY KEY, receipt T
 CREATE TABLE IF NOT EXISTS call_engines (
     session_id TEXT PRIMARY KEY, engine TEXT NOT NULL, first_audio REAL) WITHOUT ROWID
 
-CREATE TABLE IF NOT EXISTS call_consents (session_id TEXT PRIMARY KEY, consent TEXT NOT NULL) WITHOUT ROWID
+-- Of calls with a consent or a name. `caller_name` is the one in the call's document, with the trust level of the call;
+-- `folded_name` has it in lower case without accents, with a space before each word.
+CREATE TABLE IF NOT EXISTS call_details (
+    session_id TEXT PRIMARY KEY, consent TEXT NOT NULL, caller_name TEXT NOT NULL, folded_name TEXT NOT NULL,
+    trust INTEGER NOT NULL) WITHOUT ROWID
 
 CREATE INDEX IF NOT EXISTS finished_calls_by_time ON finished_calls (started_at, session_id)
 
@@ -114,6 +124,15 @@ CREATE INDEX IF NOT EXISTS finished_calls_by_caller ON finished_calls (caller, s
 CREATE TABLE IF NOT EXISTS caller_numbers (
     number TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL,
     PRIMARY KEY (number, agent, caller)) WITHOUT ROWID
+
+-- == agent_versions ==
+
+-- `options` are engine, disabled tools and transfer targets as JSON.
+CREATE TABLE IF NOT EXISTS agent_versions (
+    number INTEGER PRIMARY KEY, agent TEXT NOT NULL, version TEXT NOT NULL, at TEXT NOT NULL, actor TEXT NOT NULL,
+    prompt TEXT NOT NULL, greeting TEXT NOT NULL, voice TEXT NOT NULL, options TEXT NOT NULL)
+
+CREATE INDEX IF NOT EXISTS agent_versions_by_agent ON agent_versions (agent, number)
 
 -- == audit_log ==
 

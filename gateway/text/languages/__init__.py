@@ -1,8 +1,8 @@
 """
 Data by language, one TOML file each: words for symbols (`speech`), phrases of callers (`voice_commands`), words that
 decide whose turn it is (`turn_taking`), how facts are compared (`claims`), how callers state them (`statements`), and,
-in English only, the words of topics (`topics`), what is no fact (`facts`), and what the scripted agent understands
-(`scripted`).
+in English only, the words of topics (`topics`), what is no fact (`facts`), and what the scripted agent understands and
+says (`scripted`).
 """
 
 import re

@@ -1,12 +1,12 @@
-"""Pages about calls: the list, one call from all the stores that keep a part of it, its recording, undo."""
+"""The page of one call, from all the stores that keep a part of it; its recording; undo."""
 
 import asyncio
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -20,29 +20,25 @@ from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
 from gateway.history.audit_log import AuditOutcome
 from gateway.history.call_log import events_of_call
-from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable, FinishedCall
+from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.erasure import Eraser
 from gateway.history.report import MemoryReports
 from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
-from gateway.memory.summary_parser import PastCall, read_call
-from gateway.session import Consent, EndReason, VoiceSession
+from gateway.memory.summary_parser import read_call
+from gateway.response_time import ResponseTime
+from gateway.session import Consent, VoiceSession
 from gateway.web.audit import audit_note
 from gateway.web.dashboard import timeline
-from gateway.web.dashboard.html import midnight
+from gateway.web.dashboard.html import page_number
 from gateway.web.dashboard.recordings import RecordingCache, StereoRecording
 from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.dashboard.timeline import SpokenTurn, Stretch, Timeline
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession
 
-PAGE_ROWS: Final = 50
-_PARAMS: Final = ("find", "of", "agent", "outcome", "since", "until", "after")
-"""Query parameters of the list. `find` and `of` (a caller) are sealed."""
-_MAX_FOUND: Final = 100
-_FOUND_SCORE: Final = 0.01  # documents that match no word score ten times lower
-_NUMBER: Final = re.compile(r"\+?[\d ()./-]{3,}")
-_ID: Final = re.compile(r"(?:voice-session:)?([0-9a-f]{8}[0-9a-f-]{0,28})")
+PEAKS: Final = 400
+"""Of a waveform."""
 _RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK_BYTES: Final = 1 << 20
 _NOTICES: Final = {
@@ -50,19 +46,6 @@ _NOTICES: Final = {
     "remote": "Undone here. The remote store still has its document; delete it there.",
     "retry": "Processing was queued again.",
 }
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A call in the list, with its summary."""
-
-    call: CallRow
-    summary: PastCall | None
-    caller_param: str
-
-    @property
-    def failed(self) -> bool:
-        return self.call.outcome in FAILURES
 
 
 class CallPages:
@@ -93,8 +76,6 @@ class CallPages:
     def routes(self) -> list[Route]:
         guard = self._guard
         return [
-            Route("/calls", guard.page(self._list)),
-            Route("/calls/find", guard.action(self._find), methods=["POST"]),
             Route("/calls/{id}", guard.page(self._show)),
             Route("/calls/{id}/sound.wav", guard.file(self._audio)),
             Route("/calls/{id}/revert", guard.action(self._revert), methods=["POST"]),
@@ -102,56 +83,6 @@ class CallPages:
         ]
 
     # Reading
-
-    async def _list(self, request: Request, session: LoginSession) -> Response:
-        chosen = {name: request.query_params.get(name, "") for name in _PARAMS}
-        text = self._params.unseal(chosen["find"]) or ""
-        caller = self._params.unseal(chosen["of"]) or ""
-        filter_ = _filter(chosen, caller=caller)
-        if text and not _NUMBER.fullmatch(text):
-            rows = await self._search(text, filter_)
-            total, after = len(rows), ""
-        else:
-            filter_ = replace(filter_, digits=re.sub(r"\D", "", text))
-            rows = await self._rows.page(filter_, after=chosen["after"], limit=PAGE_ROWS + 1)
-            total = await self._rows.count(filter_)
-            after = _list_url({**chosen, "after": rows[PAGE_ROWS - 1].cursor}) if len(rows) > PAGE_ROWS else ""
-        return await self._guard.html(
-            "calls.html",
-            session,
-            here="calls",
-            rows=await self._summarised(rows[:PAGE_ROWS]),
-            total=total,
-            chosen=chosen,
-            text=text,
-            caller=caller,
-            is_filtered=filter_ != CallRowFilter() or bool(text),
-            agents=await self._rows.agents(),
-            outcomes=[str(reason) for reason in EndReason],
-            first=_list_url({**chosen, "after": ""}) if chosen["after"] else "",
-            after=after,
-        )
-
-    async def _find(self, request: Request, session: LoginSession, form: Form) -> Response:
-        """Redirect to the list with the search words sealed, so that they appear in no log."""
-        text = " ".join(form.get("find", "").split())[:200]
-        if (found := _ID.fullmatch(text)) and len(found[1]) == 36:
-            return RedirectResponse(f"/calls/{found[1]}", 303)
-        chosen = {name: form.get(name, "") for name in _PARAMS} | {"find": self._params.seal(text) if text else ""}
-        return RedirectResponse(_list_url(chosen), 303)
-
-    async def _search(self, words: str, filter_: CallRowFilter) -> list[CallRow]:
-        """By the start of a session id, or by words of summaries, best match first."""
-        if (given := _ID.fullmatch(words)) and (call := await self._rows.find(given[1])):
-            return await self._rows.by_ids([call.session_id])
-        hits = await self._store.query(words, limit=_MAX_FOUND, tags=("voice-session",))
-        ids = [hit.document.source_id for hit in hits if hit.score > _FOUND_SCORE]
-        return [row for row in await self._rows.by_ids(ids) if filter_.admits(row)]
-
-    async def _summarised(self, rows: Sequence[CallRow]) -> list[_Row]:
-        documents = await self._store.by_source_ids(row.session_id for row in rows)
-        summaries = {document.source_id: read_call(document) for document in documents}
-        return [_Row(row, summaries.get(row.session_id), self._params.seal(row.caller)) for row in rows]
 
     async def _show(self, request: Request, session: LoginSession) -> Response:
         call = await self._call(request)
@@ -168,23 +99,35 @@ class CallPages:
         if not turns:
             turns = timeline.with_timings(_stored_turns(job, recording, text or ""), call.timings)
         functions = timeline.functions_of(events)
-        drawn, picture, waves = await asyncio.to_thread(_draw, turns, functions, call.seconds, recording)
+        turns = timeline.with_functions(turns, functions)
+        pages = timeline.pages(turns)
+        wanted = page_number(request.query_params.get("turn", ""))
+        page = next((page for page in pages if wanted - 1 in page), pages[0])
+        drawn, picture, waves = await asyncio.to_thread(_draw, turns, page, functions, call.seconds, recording)
+        if drawn:
+            turns = timeline.with_starts(turns, drawn)
         changes = await self._reports.changes(call.caller, [call.agent])
         return await self._guard.html(
             "call.html",
             session,
             here="calls",
             call=call,
+            name=(await self._rows.names_of_calls([call]))[call.session_id],
             summary=read_call(documents[0]) if documents else None,
-            turns=turns,
+            turns=turns[page.start : page.stop],
+            turn_count=len(turns),
+            page=page,
+            turn_pages=pages,
+            max_shown=timeline.MAX_SHOWN,
             timeline=drawn,
+            responses=[ResponseTime.from_json(one) for one in call.timings if one["first_frame"] is not None],
             picture=picture,
             waves=waves,
             changes=[change for change in changes if change.session_id == call.session_id],
             steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
             problem=job.problem if job else "",
             reverted=await self._facts.is_reverted(call.session_id),
-            recorded=recording is not None,
+            recorded_seconds=recording.seconds if recording else None,
             unreadable=unreadable,
             record_days=self._recordings.retention_days,
             expired=recording is None
@@ -238,21 +181,6 @@ class CallPages:
         )
 
 
-def _filter(chosen: Mapping[str, str], caller: str) -> CallRowFilter:
-    return CallRowFilter(
-        agent=chosen["agent"],
-        outcomes=(chosen["outcome"],) if chosen["outcome"] else (),
-        caller=caller,
-        since=midnight(chosen["since"]),
-        before=midnight(chosen["until"], days=1),
-    )
-
-
-def _list_url(chosen: Mapping[str, str]) -> str:
-    given = {name: value for name, value in chosen.items() if value}
-    return f"/calls?{urlencode(given)}" if given else "/calls"
-
-
 def _range(header: str, size: int) -> tuple[int, int]:
     """Start and end of the requested range, at most one chunk long; the whole file without a valid header."""
     match = _RANGE.fullmatch(header)
@@ -291,20 +219,35 @@ def _stored_turns(job: FinalizationJob | None, recording: StereoRecording | None
 
 
 def _draw(
-    turns: Sequence[SpokenTurn], functions: Sequence[Stretch], seconds: float, recording: StereoRecording | None
+    turns: Sequence[SpokenTurn],
+    page: range,
+    functions: Sequence[Stretch],
+    seconds: float,
+    recording: StereoRecording | None,
 ) -> tuple[Timeline | None, Markup | None, Markup | None]:
-    """The timeline, its picture and the waveforms; None without timing data."""
+    """The timeline, its picture with details of the turns on this page, and the waveforms; None without timing data."""
     has_times = any(turn.at is not None for turn in turns)
     if not has_times and recording is None:
         return None, None, None
     drawn = timeline.of_turns(turns, seconds, functions)
     if recording is None:
-        return drawn, timeline.picture(drawn), None
-    drawn = timeline.with_recording(drawn, recording.spans(), recording.seconds)
-    count = max(round(500 * recording.seconds / drawn.seconds), 1) if drawn.seconds else 1
-    silence = [0.0] * (500 - count)  # the recording may end before the call
+        return drawn, timeline.picture(drawn, _seconds_of(page, turns)), None
+    drawn = timeline.with_recording(drawn, recording.spans, recording.seconds)
+    count = max(round(PEAKS * recording.seconds / drawn.seconds), 1) if drawn.seconds else 1
+    silence = [0.0] * (PEAKS - count)  # the recording may end before the call
     peaks = [[*channel, *silence] for channel in recording.peaks(count)]
-    return drawn, timeline.picture(drawn), timeline.waves(peaks, "Loudness of caller and agent during the call")
+    picture = timeline.picture(drawn, _seconds_of(page, turns))
+    return drawn, picture, timeline.waves(peaks, "Loudness of caller and agent during the call")
+
+
+def _seconds_of(page: range, turns: Sequence[SpokenTurn]) -> tuple[float, float]:
+    """From the first turn of the page to the first of the next one; nothing of a long call without times."""
+    starts = [turn.at for turn in turns if turn.at is not None]
+    if len(page) == len(turns):
+        return -math.inf, math.inf
+    if len(starts) < len(turns):
+        return math.inf, math.inf
+    return starts[page.start] if page.start else -math.inf, [*starts, math.inf][page.stop]
 
 
 def _steps(

@@ -2,8 +2,9 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -16,21 +17,32 @@ from gateway.history.audit_log import AuditAction, AuditOutcome
 from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.erasure import Eraser
 from gateway.history.report import KnownFact, MemoryReports, ReportedTopic
-from gateway.memory.facts import FactStore
+from gateway.memory.facts import FactStore, unlabelled
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.stores.store import MemoryStore
-from gateway.memory.summary_parser import read_call
+from gateway.telephony.phone_numbers import searched_digits
+from gateway.text.person_names import folded_words
 from gateway.web.audit import audit_note
+from gateway.web.dashboard.html import page_number
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession
 
 PAGE_ROWS: Final = 50
-MAX_FACTS: Final = 200
+MAX_FACTS: Final = 2000
+"""Per agent; as many topics."""
 MAX_CALLS: Final = 20
-MAX_CHANGES: Final = 50
+MAX_CHANGES: Final = 1000
+MOST_WITH_HISTORY: Final = 100
+"""With more facts than this, the history has a page of its own only."""
+MAX_EDITED: Final = 1000
+"""Characters of a state value that can be edited on a page."""
+FIRST: Final = {"facts": 25, "pins": 8, "state": 10, "changes": 20}
+"""How many items of each list are on the caller's page. The others are on pages of their own."""
+LISTED: Final = {"facts": 40, "pins": 25, "state": 20, "changes": 100}
+"""How many items such a page has."""
 MAX_FACT_CHARACTERS: Final = 300
 _NOTICES: Final = {
     "fact": "Fact changed. The agent uses it from the next call on.",
@@ -43,14 +55,36 @@ _NOTICES: Final = {
     "remote": "Deleted here. Some documents remain in the remote store; delete them there.",
     "busy": "Deleted. A database was busy, so its free pages may still contain text. Repeat this later.",
     "under-way": "Deleted. A call by this caller is still live or being processed. Repeat this when it is done.",
-    "unreadable": "Deleted. A recording that can't be decrypted may be of this caller: add its key to RECORD_KEY.",
+    "unreadable": "Deleted. A recording that can't be decrypted may contain this caller: add its key to RECORD_KEY.",
 }
+
+
+@dataclass(frozen=True)
+class _KnownValue:
+    """One key of an agent's state."""
+
+    agent: str
+    key: str
+    text: str
+    is_unverified: bool
+
+    @property
+    def is_editable(self) -> bool:
+        return len(self.text) <= MAX_EDITED
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a page shows of a list."""
+
+    items: Sequence[Any]
+    total: int
+    more: bool
 
 
 class CallerPages:
     def __init__(self, guard: LoginGuard, store: MemoryStore, recordings: RecordingCache, eraser: Eraser) -> None:
         self._guard = guard
-        self._store = store
         self._rows = CallsTable(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
@@ -76,19 +110,23 @@ class CallerPages:
     # Reading
 
     async def _list(self, request: Request, session: LoginSession) -> Response:
+        """All callers, or those with this number or name."""
         chosen = request.query_params
-        digits = self._params.unseal(chosen.get("find", "")) or ""
-        page = int(chosen["page"]) if chosen.get("page", "").isdecimal() and len(chosen["page"]) < 7 else 0
-        found = await self._rows.callers(digits, limit=PAGE_ROWS + 1, offset=page * PAGE_ROWS)
+        text = self._params.unseal(chosen.get("find", "")) or ""
+        digits = searched_digits(text)
+        wanted = CallRowFilter(digits=digits, name=() if digits else folded_words(text))
+        is_search = wanted != CallRowFilter()
+        page = page_number(chosen.get("page", ""))
+        found = await self._rows.callers(wanted, limit=PAGE_ROWS + 1, offset=page * PAGE_ROWS)
         rows = found[:PAGE_ROWS]
         return await self._guard.html(
             "callers.html",
             session,
             here="callers",
             rows=[(row, self._params.seal(row.caller)) for row in rows],
-            names=await self._names([row.session_id for row in rows]),
-            total=await self._rows.count_callers(digits),
-            digits=digits,
+            names=await self._rows.names_of_callers(row.caller for row in rows),
+            total=await self._rows.count_callers(wanted),
+            text=text if is_search else "",
             find=chosen.get("find", ""),
             page=page,
             more=len(found) > PAGE_ROWS,
@@ -96,43 +134,60 @@ class CallerPages:
         )
 
     async def _find(self, request: Request, session: LoginSession, form: Form) -> Response:
-        digits = "".join(filter(str.isdecimal, form.get("find", "")))[:20]
-        return RedirectResponse(f"/callers?find={self._params.seal(digits)}" if digits else "/callers", 303)
+        text = " ".join(form.get("find", "").split())[:200]
+        return RedirectResponse(f"/callers?find={self._params.seal(text)}" if text else "/callers", 303)
 
     async def _show(self, request: Request, session: LoginSession) -> Response:
-        """The caller's profile, with lists cut to a readable length."""
+        """The caller's profile, with lists cut to a readable length; or one of its lists, page by page."""
         caller = self._caller(request)
         agents = await self._reports.agents_of(caller)
         if not agents:
             raise HTTPException(404, "Caller not found. Nothing is known about this caller.")
         facts = {name: await self._facts.known(name, caller, MAX_FACTS) for name in agents}
         pins = {name: await self._pins.pinned(name, caller, MAX_FACTS, closed=True) for name in agents}
+        state = {name: await self._state.load(name, caller) for name in agents}
         calls = await self._rows.page(CallRowFilter(caller=caller), limit=MAX_CALLS)
-        names = await self._names([call.session_id for call in calls])
-        changes = await self._reports.changes(caller, agents)
+        others = await self._rows.callers_from(caller)
+        names = await self._rows.names_of_callers([caller, *others])
+        chosen = request.query_params.get("list", "")
+        chosen = chosen if chosen in FIRST else ""
+        # Every change of hundreds of facts is worked out anew.
+        is_long = sum(map(len, facts.values())) > MOST_WITH_HISTORY
+        has_changes = chosen == "changes" or not chosen and not is_long
+        changes = await self._reports.changes(caller, agents) if has_changes else []
+        lists: dict[str, Sequence[Any]] = {
+            "facts": [KnownFact(name, fact) for name, found in facts.items() for fact in found],
+            "pins": [ReportedTopic(name, pin) for name, found in pins.items() for pin in found],
+            "state": [
+                _KnownValue(name, key, _value_text(value), key in kept.unverified)
+                for name, kept in state.items()
+                for key, value in kept.items()
+            ],
+            "changes": changes[: -MAX_CHANGES - 1 : -1],
+        }
+        page = page_number(request.query_params.get("page", ""))
         return await self._guard.html(
             "caller.html",
             session,
             here="callers",
             caller=caller,
-            name=next((names[call.session_id] for call in calls if names.get(call.session_id)), ""),
+            name=names.get(caller, ""),
+            names=names,
             agents=agents,
-            facts=[KnownFact(name, fact) for name, found in facts.items() for fact in found],
-            pins=[ReportedTopic(name, pin) for name, found in pins.items() for pin in found],
-            state={name: kept for name in agents if (kept := await self._state.load(name, caller))},
+            lists={
+                name: _part(items, LISTED[name], page) if name == chosen else _part(items, FIRST[name], 0)
+                for name, items in lists.items()
+            },
+            chosen=chosen,
+            has_changes=has_changes,
+            page=page,
             calls=calls,
             call_count=await self._rows.count(CallRowFilter(caller=caller)),
-            changes=changes[: -MAX_CHANGES - 1 : -1],
             caller_param=request.path_params["who"],
-            others=await self._rows.callers_from(caller),
+            others=others,
             failures=FAILURES,
             notice=_NOTICES.get(request.query_params.get("done", ""), ""),
         )
-
-    async def _names(self, session_ids: Sequence[str]) -> dict[str, str]:
-        """The caller's name in each call, by session id."""
-        summaries = [read_call(document) for document in await self._store.by_source_ids(session_ids)]
-        return {one.session_id: one.caller_name for one in summaries if one is not None}
 
     async def _export(self, request: Request, session: LoginSession) -> Response:
         report = await self._reports.of(self._caller(request))
@@ -147,7 +202,7 @@ class CallerPages:
         caller, agent, fact = self._caller(request), form.get("agent", ""), form.get("fact", "")
         deletes, note = form.get("do") == "forget", audit_note()
         note.agent, note.action = agent, AuditAction.FACT_ERASE if deletes else AuditAction.FACT_CORRECT
-        text = "" if deletes else " ".join(form.get("text", "").split())
+        text = "" if deletes else unlabelled(" ".join(form.get("text", "").split()))
         if not deletes and not 0 < len(text) <= MAX_FACT_CHARACTERS:
             raise HTTPException(400, f"Not saved. A fact has 1 to {MAX_FACT_CHARACTERS} characters.")
         if not await self._facts.correct(agent, caller, fact, text, by=_by_operator(), now=datetime.now(UTC)):
@@ -221,6 +276,15 @@ class CallerPages:
     @staticmethod
     def _back(request: Request, done: str) -> Response:
         return RedirectResponse(f"/callers/{request.path_params['who']}?done={done}", 303)
+
+
+def _part(items: Sequence[Any], size: int, page: int) -> _Part:
+    start = page * size
+    return _Part(items[start : start + size], len(items), len(items) > start + size)
+
+
+def _value_text(value: Value) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _by_operator() -> str:

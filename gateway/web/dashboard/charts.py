@@ -7,6 +7,8 @@ from markupsafe import Markup, escape
 
 from gateway.web.dashboard.html import cleaned
 
+_LEAST: Final = 2.0
+"""The least width of a box, and of the gap between two."""
 _STEPS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
 
@@ -49,6 +51,19 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str = "grid") -> Ma
 def path(points: Iterable[tuple[float, float]], class_: str, *, closed: bool = False) -> Markup:
     joined = " L".join(f"{_text(x)} {_text(y)}" for x, y in points)
     return element("path", d=f"M{joined}{' Z' if closed else ''}", class_=class_)
+
+
+def boxes(intervals: Iterable[tuple[float, float]], y: float, height: float, class_: str) -> Markup:
+    """One path for many boxes, from their left and right edges. Boxes that nearly touch become one."""
+    merged: list[tuple[float, float]] = []
+    for left, right in sorted((left, max(right, left + _LEAST)) for left, right in intervals):
+        if merged and left < merged[-1][1] + _LEAST:
+            merged[-1] = merged[-1][0], max(merged[-1][1], right)
+        else:
+            merged.append((left, right))
+    up = _text(float(height))
+    shapes = (f"M{_text(left)} {_text(y)}h{_text(right - left)}v{up}H{_text(left)}z" for left, right in merged)
+    return element("path", d="".join(shapes), class_=class_)
 
 
 def ticks(most: float, count: int = 4) -> Sequence[float]:

@@ -5,18 +5,25 @@ All output is escaped and stripped of control characters. Rendering runs in a th
 """
 
 import asyncio
+import contextlib
 import hashlib
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import Any, Final
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gateway.memory.facts import labelled
+from gateway.response_time import SLOW_SECONDS
 from gateway.telephony.phone_numbers import readable
+from gateway.text.figures import count, duration, milliseconds
 
 _STATIC: Final = resources.files("gateway.web.dashboard") / "static"
 _STEPS: Final = ((60, "second"), (3600, "minute"), (86_400, "hour"), (86_400 * 60, "day"))
@@ -40,19 +47,19 @@ class Pages:
             auto_reload=False,
         )
         self._environment.filters |= {
-            "clock": _clock,
-            "day": _day,
-            "moment": lambda time: f"{_day(time)}, {_clock(time)}",
+            "time": shown_time,
+            "moment": moment,
             "ago": ago,
             "count": count,
             "duration": duration,
             "ms": milliseconds,
             "percent": percent,
             "number": readable,
+            "fact": labelled,
             # Jinja's tojson is for scripts and marks its output as safe.
             "json": lambda value: orjson.dumps(value).decode(),
         }
-        self._environment.globals["static"] = _static_url
+        self._environment.globals |= {"static": _static_url, "slow_seconds": SLOW_SECONDS}
 
     async def render(self, template: str, /, **values: Any) -> str:
         return await asyncio.to_thread(lambda: self._environment.get_template(template).render(values))
@@ -76,24 +83,6 @@ def cleaned(text: str) -> str:
     return text if isinstance(text, Markup) else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def duration(seconds: float) -> str:
-    """4:05, 1:02:10."""
-    minutes, rest = divmod(round(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """840 ms, 1.2 s; a dash for None."""
-    if seconds is None:
-        return "–"
-    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
-
-
 def percent(share: float) -> str:
     return f"{share * 100:.0f}%"
 
@@ -107,24 +96,51 @@ def ago(time: datetime | str, now: datetime | None = None) -> str:
     for (limit, unit), size in zip(_STEPS, (1, 60, 3600, 86_400), strict=True):
         if seconds < limit:
             return f"{count(int(seconds // size), unit)} ago"
-    return f"{then:%-d %b %Y}"
+    return f"{then.astimezone():%-d %b %Y}"
 
 
-def midnight(day: str, days: int = 0) -> str:
-    """Midnight of a local day in UTC, as stored; empty for an invalid day."""
+def page_url(path: str, query: Mapping[str, str]) -> str:
+    """With those of the query parameters that have a value."""
+    given = {name: value for name, value in query.items() if value}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def page_number(text: str) -> int:
+    """Of a page of a list, from 0; 0 for text that is not a number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
+
+
+def midnight(day: str, days: int = 0, *, zone: str = "") -> str:
+    """
+    Midnight of a day in UTC, as stored; empty for an invalid day.
+
+    `zone` is the browser's, as in "Europe/Berlin"; without a known one it is a day of the server's.
+    """
     try:
         begins = datetime.strptime(day, "%Y-%m-%d") + timedelta(days=days)
+        with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
+            return begins.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC).isoformat()
+        return begins.astimezone().astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         return ""
-    return begins.astimezone().astimezone(UTC).isoformat()
 
 
-def _clock(time: datetime | str) -> str:
-    return f"{_local(time):%H:%M}"
+def shown_time(time: datetime | str, form: str = "moment") -> Markup:
+    """
+    A `<time>` element in the server's zone. `times.js` shows it in the browser's.
+
+    `form`: `moment`, `clock`, `day`, `row` (of a list) or `ago`.
+    """
+    local = _local(time)
+    clock, day = f"{local:%H:%M %Z}", f"{local:%a %-d %b %Y}"
+    texts = {"moment": moment(time), "clock": clock, "day": day, "ago": ago(time)}
+    text = Markup("<b>{}</b> <span>{}</span>").format(clock, day) if form == "row" else texts[form]
+    title = Markup(' title="{}"').format(moment(time)) if form == "ago" else ""
+    return Markup('<time datetime="{}" data-form="{}"{}>{}</time>').format(local.isoformat(), form, title, text)
 
 
-def _day(time: datetime | str) -> str:
-    return f"{_local(time):%a %-d %b %Y}"
+def moment(time: datetime | str) -> str:
+    return f"{_local(time):%a %-d %b %Y, %H:%M %Z}"
 
 
 def _local(time: datetime | str) -> datetime:

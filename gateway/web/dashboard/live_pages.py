@@ -2,33 +2,43 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Send
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.call import Call
 from gateway.calls.operator import OperatorControl
+from gateway.history.call_log import turns_from_rows
 from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.live_events import EventPublisher
 from gateway.memory.stores.store import MemoryStore
+from gateway.response_time import ResponseTime
 from gateway.session import Turn, VoiceSession
 from gateway.web.dashboard.recordings import endless_wav_header, stereo
+from gateway.web.dashboard.setup_page import SetupPage
 from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession
 from gateway.web.sessions import LiveEventsEndpoint
 
-MAX_CALLS: Final = 200
+FULL_CARDS: Final = 10
+"""Of the newest calls. Those after them have a row that leads to their card."""
+MAX_CALLS: Final = 60
 """The newest calls, shown when the page opens. Others appear with their next event."""
 MAX_TURNS: Final = 12
+CROWD: Final = 4
+"""With more cards than this, each begins with the last few turns."""
+CROWD_TURNS: Final = 5
+MAX_TURN_BYTES: Final = 1500
+"""The text of all turns that a card begins with."""
 MAX_TEXT: Final = 500
 """Characters that an operator can make the agent say at once."""
 _ENDED: Final = "Call not found. It has ended."
@@ -41,7 +51,10 @@ SLOW_LISTENER_SECONDS: Final = 5.0
 @dataclass(frozen=True)
 class _LiveCall:
     session: VoiceSession
+    name: str
     turns: list[Turn]
+    response_times: dict[str, ResponseTime]
+    """By the name of the turn."""
 
 
 class LivePages:
@@ -52,6 +65,7 @@ class LivePages:
         operator: OperatorControl,
         call_events: EventPublisher,
         live: LiveEventsEndpoint,
+        setup: SetupPage,
         *,
         listen_in: bool,
     ) -> None:
@@ -60,6 +74,7 @@ class LivePages:
         self._operator = operator
         self._call_events = call_events
         self._live = live
+        self._setup = setup
         self._params = guard.params
         self._listen_in = listen_in
 
@@ -69,6 +84,7 @@ class LivePages:
             Route("/", guard.page(self._show)),
             Route("/live/events", guard.stream(self._live.stream)),
             Route("/live/{id}/caller", guard.page(self._show_caller)),
+            Route("/live/{id}/name", guard.file(self._name)),
             Route("/live/{id}/listen.wav", guard.file(self._listen)),
             Route("/live/{id}/say", guard.action(self._say), methods=["POST"]),
             Route("/live/{id}/end", guard.action(self._end), methods=["POST"]),
@@ -78,27 +94,55 @@ class LivePages:
         """The state now. Events after `cursor` follow through the live stream."""
         cursor = await self._call_events.head()
         recent = await self._rows.page(CallRowFilter(), limit=_RECENT)
-        sessions = await self._operator.all_calls()
-        live = [_LiveCall(session, session.turns[-MAX_TURNS:]) for session in sessions[-MAX_CALLS:]]
+        sessions = (await self._operator.all_calls())[::-1]
+        chosen = request.query_params.get("call", "")
+        shown = sorted(sessions, key=lambda one: one.uuid != chosen)[:MAX_CALLS]
+        names = await self._rows.names_of_callers(one.caller for one in shown)
+        live = [
+            _LiveCall(
+                one,
+                names.get(one.caller, ""),
+                _last_turns(one.turns, MAX_TURNS if len(shown) <= CROWD else CROWD_TURNS),
+                await self._response_times(one),
+            )
+            for one in shown[:FULL_CARDS]
+        ]
         return await self._guard.html(
             "live.html",
             session,
             here="live",
-            live=live[::-1],
+            live=live,
+            rows=[_LiveCall(one, names.get(one.caller, ""), [], {}) for one in shown[FULL_CARDS:]],
+            full_cards=FULL_CARDS,
             total=len(sessions),
             cursor=str(cursor),
             now=datetime.now(UTC).isoformat(),
             listen_in=self._listen_in,
             recent=[(row, self._params.seal(row.caller)) for row in recent],
+            names=await self._rows.names_of_calls(recent),
             failures=FAILURES,
+            setup=None if recent else await self._setup.content(),
         )
+
+    async def _response_times(self, session: VoiceSession) -> dict[str, ResponseTime]:
+        """By the name of the turn, as far as this node has logged them."""
+        logged = turns_from_rows(await self._call_events.log.rows(session.id))
+        return {one.turn.name: one.response for one in logged if one.response}
 
     async def _show_caller(self, request: Request, session: LoginSession) -> Response:
         """Redirect to the caller's page. Scripts can't seal a number, so they link to the call."""
-        for call in await self._operator.all_calls():
-            if call.id == _session_id(request) and call.caller:
-                return RedirectResponse(f"/callers/{self._params.seal(call.caller)}", 303)
+        if caller := await self._caller(request):
+            return RedirectResponse(f"/callers/{self._params.seal(caller)}", 303)
         raise HTTPException(404, "Caller not found. The call has ended, or its number is withheld.")
+
+    async def _name(self, request: Request, session: LoginSession) -> Response:
+        """The caller's name, empty if it is not known: events do not have it."""
+        caller = await self._caller(request)
+        return PlainTextResponse((await self._rows.names_of_callers([caller])).get(caller, ""))
+
+    async def _caller(self, request: Request) -> str:
+        calls = await self._operator.all_calls()
+        return next((call.caller for call in calls if call.id == _session_id(request)), "")
 
     async def _say(self, request: Request, session: LoginSession, form: Form) -> Response:
         text = " ".join(form.get("words", "").split())
@@ -122,6 +166,18 @@ class LivePages:
         if call := self._operator.here(_session_id(request)):
             return call
         raise HTTPException(404, "Call not found. It has ended, or it runs on another node; listen there.")
+
+
+def _last_turns(turns: Sequence[Turn], most: int) -> list[Turn]:
+    """As many as fit into a card, one at least."""
+    kept: list[Turn] = []
+    size = 0
+    for turn in turns[: -most - 1 : -1]:
+        size += len(turn.text.encode()) + len(turn.unheard.encode())
+        if kept and size > MAX_TURN_BYTES:
+            break
+        kept.append(turn)
+    return kept[::-1]
 
 
 def _session_id(request: Request) -> str:

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,8 +59,17 @@ class StereoRecording:
 
     def peaks(self, count: int = 500) -> list[list[float]]:
         """The loudness of each channel from 0 to 1, in `count` steps."""
-        return [_peaks(channel, count) for channel in (self.caller, self.agent)]
+        if count not in self._peaks:
+            self._peaks[count] = [_peaks(channel, count) for channel in (self.caller, self.agent)]
+        return self._peaks[count]
 
+    # The pages of a long transcript have the same picture.
+
+    @cached_property
+    def _peaks(self) -> dict[int, list[list[float]]]:
+        return {}
+
+    @cached_property
     def spans(self) -> list[Span]:
         """When each side spoke."""
         caller = [Span("caller", start, end) for start, end in _spoken(self.caller)]

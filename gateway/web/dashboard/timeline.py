@@ -5,7 +5,8 @@ A recording shows exactly when each side spoke. Without one, spans are estimated
 the usual speed of speech.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -13,21 +14,20 @@ from typing import Any, Final, Literal
 
 from markupsafe import Markup
 
+from gateway.finalization.document import archived_lines
 from gateway.history.call_log import turns_from_rows
+from gateway.response_time import SLOW_SECONDS, ResponseTime
 from gateway.session import Speaker, Turn
+from gateway.text.figures import count, duration, milliseconds
 from gateway.web.dashboard import charts
-from gateway.web.dashboard.html import count, duration, milliseconds, percent
+from gateway.web.dashboard.html import percent
 
-STAGE_NAMES: Final = {
-    "transcript": "transcript",
-    "llm_request": "LLM request",
-    "first_token": "first token",
-    "first_audio": "first audio",
-    "first_frame": "first frame sent",
-}
 DEAD_AIR: Final = 3.0
 """Silence after which callers ask "are you there?"."""
-SLOW_ANSWER: Final = 2.0
+PAGE_TURNS: Final = 40
+PAGE_BYTES: Final = 16_000
+MAX_SHOWN: Final = 4000
+"""Characters of the arguments of a function call, and of its result."""
 WORDS_PER_SECOND: Final = 2.7
 _MIN_SPAN: Final = 0.3
 _CUT_OFF: Final = " —"  # ends a turn in an archived transcript that was not heard to its end
@@ -51,15 +51,46 @@ class Span:
     end: float
     words: str = ""
     cut: bool = False
+    by_operator: bool = False
+    """The agent's voice says what an operator had typed."""
+
+    @property
+    def speaker(self) -> str:
+        """caller, agent or operator."""
+        return "operator" if self.by_operator else self.who
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A labelled interval: waiting for an answer, dead air, a function call."""
+    """A labelled interval: dead air, a function call."""
 
     start: float
     end: float
     label: str = ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The response time of the answer that starts at `end`."""
+
+    end: float
+    response: ResponseTime
+
+    @property
+    def seconds(self) -> float:
+        return self.response.first_frame or 0.0
+
+    @property
+    def label(self) -> str:
+        return f"{milliseconds(self.seconds)}{'*' if self.response.counted_from.note else ''}"
+
+
+@dataclass(frozen=True)
+class FunctionUse(Stretch):
+    """A function call of the agent. Without words if none may be kept."""
+
+    arguments: str = ""
+    result: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +99,7 @@ class Timeline:
 
     seconds: float
     spans: Sequence[Span] = ()
-    waits: Sequence[Stretch] = ()
+    waits: Sequence[Wait] = ()
     functions: Sequence[Stretch] = ()
     exact: bool = False
     """Measured from the recording, not estimated."""
@@ -86,9 +117,13 @@ class Timeline:
     def interruptions(self) -> list[float]:
         return [span.end for span in self.spans if span.cut]
 
-    def share(self, who: Who) -> float:
-        """The share of the call in which one side spoke."""
-        spoken = sum(span.end - span.start for span in self.spans if span.who == who)
+    @property
+    def has_operator(self) -> bool:
+        return any(span.by_operator for span in self.spans)
+
+    def share(self, speaker: str) -> float:
+        """The share of the call in which the caller, the agent or an operator spoke."""
+        spoken = sum(span.end - span.start for span in self.spans if span.speaker == speaker)
         return min(spoken / self.seconds, 1.0) if self.seconds else 0.0
 
     @property
@@ -96,11 +131,11 @@ class Timeline:
         """The picture in one sentence."""
         parts = [
             f"caller speaks {percent(self.share('caller'))} of the time, agent {percent(self.share('agent'))}",
+            *([f"operator {percent(self.share('operator'))}"] if self.has_operator else []),
             count(len(self.interruptions), "interruption") if self.interruptions else "no interruptions",
         ]
-        if self.waits:
-            longest = max(self.waits, key=lambda wait: wait.end - wait.start)
-            parts.append(f"longest response time {milliseconds(longest.end - longest.start)}")
+        if measured := [wait.seconds for wait in self.waits if not wait.response.counted_from.note]:
+            parts.append(f"longest response time {milliseconds(max(measured))}")
         if silences := self.silences:
             parts.append(count(len(silences), "period of dead air", "periods of dead air"))
         if self.functions:
@@ -117,59 +152,92 @@ class SpokenTurn:
     at: float | None = None
     unheard: str = ""
     cut: bool = False
-    wait: float | None = None
-    """Response time in seconds."""
-    stages: Sequence[tuple[str, float]] = ()
+    response: ResponseTime | None = None
+    by_operator: bool = False
+    functions: Sequence[FunctionUse] = ()
+    """What the agent called before it said this."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of its text on a page."""
+        texts = [self.text, self.unheard]
+        for use in self.functions:
+            texts += [use.arguments[:MAX_SHOWN], use.result[:MAX_SHOWN]]
+        return sum(len(text.encode()) for text in texts)
 
 
 # Turns
 
 
+def pages(turns: Sequence[SpokenTurn]) -> list[range]:
+    """The turns that a page shows at once: a certain number, fewer if they are long."""
+    found, start, size = [], 0, 0
+    for place, turn in enumerate(turns):
+        size += turn.size
+        if place > start and (place - start == PAGE_TURNS or size > PAGE_BYTES):
+            found.append(range(start, place))
+            start, size = place, turn.size
+    return [*found, range(start, len(turns))]
+
+
 def logged_turns(events: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
     """From the events of a call."""
     start = _answered_at(events)
-    return [
-        replace(spoken_turn(logged.turn, start), wait=logged.latency, stages=_stages(logged.stages))
-        for logged in turns_from_rows(events)
-    ]
+    return [replace(spoken_turn(logged.turn, start), response=logged.response) for logged in turns_from_rows(events)]
 
 
-def functions_of(events: Sequence[Mapping[str, Any]]) -> list[Stretch]:
+def functions_of(events: Sequence[Mapping[str, Any]]) -> list[FunctionUse]:
     start = _answered_at(events)
     found = []
     for event in events:
         if event["event"] == "function_finished":
             end = max((datetime.fromisoformat(event["at"]) - start).total_seconds(), 0.0)
             label = event["function"] if event.get("ok", True) else f"{event['function']} failed"
-            found.append(Stretch(max(end - (event.get("seconds") or 0.0), 0.0), end, label))
+            if label == "end_call":
+                label = "Agent ended the call"
+            words = event.get("arguments", ""), event.get("result", "")
+            found.append(FunctionUse(max(end - (event.get("seconds") or 0.0), 0.0), end, label, *words))
     return found
+
+
+def with_functions(turns: Sequence[SpokenTurn], functions: Sequence[FunctionUse]) -> list[SpokenTurn]:
+    """Each function with the answer that followed it; the last answer has those after it, such as hanging up."""
+    shown = list(turns)
+    answers = [place for place, turn in enumerate(turns) if turn.who == "agent" and turn.at is not None]
+    for use in functions if answers else ():
+        place = next((place for place in answers if (turns[place].at or 0.0) >= use.end), answers[-1])
+        shown[place] = replace(shown[place], functions=[*shown[place].functions, use])
+    return shown
 
 
 def spoken_turn(turn: Turn, started_at: datetime) -> SpokenTurn:
     who: Who = "caller" if turn.speaker is Speaker.CALLER else "agent"
     at = max((turn.at - started_at).total_seconds(), 0.0)
-    return SpokenTurn(who, turn.text, at, turn.unheard, cut=not turn.heard)
+    return SpokenTurn(who, turn.text, at, turn.unheard, cut=not turn.heard, by_operator=turn.by_operator)
 
 
 def archived_turns(transcript: str) -> list[SpokenTurn]:
     """Without times and unheard words, which an archived transcript does not have."""
-    turns = []
-    for line in filter(None, transcript.splitlines()):
-        speaker, _, text = line.partition(": ")
-        who: Who = "caller" if speaker == "CALLER" else "agent"
-        turns.append(SpokenTurn(who, text.removesuffix(_CUT_OFF), cut=text.endswith(_CUT_OFF)))
-    return turns
+    return [
+        SpokenTurn(
+            line.speaker,
+            line.text.removesuffix(_CUT_OFF),
+            cut=line.text.endswith(_CUT_OFF),
+            by_operator=line.by_operator,
+        )
+        for line in archived_lines(transcript)
+    ]
 
 
-def with_timings(turns: Sequence[SpokenTurn], timings: Sequence[Mapping[str, float | None]]) -> list[SpokenTurn]:
+def with_timings(turns: Sequence[SpokenTurn], timings: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
     """Add the response time to each answer, if there is one timing per caller turn."""
     asked = [index for index, turn in enumerate(turns) if turn.who == "caller"]
     timed = dict(zip(asked, timings, strict=True)) if len(asked) == len(timings) else {}
     shown = []
     for index, turn in enumerate(turns):
-        timing = timed.get(index - 1, {}) if turn.who == "agent" else {}
-        wait = timing.get("first_frame") or timing.get("first_audio")
-        shown.append(replace(turn, wait=wait, stages=_stages(timing)))
+        timing = timed.get(index - 1) if turn.who == "agent" else None
+        response = ResponseTime.from_json(timing) if timing and timing["first_frame"] is not None else None
+        shown.append(replace(turn, response=response))
     return shown
 
 
@@ -180,22 +248,19 @@ def _answered_at(events: Sequence[Mapping[str, Any]]) -> datetime:
     return datetime.fromisoformat(at) if at else datetime.min.replace(tzinfo=UTC)
 
 
-def _stages(timing: Mapping[str, float | None]) -> list[tuple[str, float]]:
-    return [(name, seconds) for stage, name in STAGE_NAMES.items() if (seconds := timing.get(stage)) is not None]
-
-
 # Spans
 
 
 def of_turns(turns: Sequence[SpokenTurn], seconds: float, functions: Sequence[Stretch] = ()) -> Timeline:
     """Estimate spans. A caller's text arrives at the end of the turn, the agent's at its start."""
     spans: list[Span] = []
+    waits: list[Wait] = []
     for turn in turns:
         if turn.at is None or not (turn.text or turn.unheard):
             continue
         length = max(len(turn.text.split()) / WORDS_PER_SECOND, _MIN_SPAN)
         start, end = (max(turn.at - length, 0.0), turn.at) if turn.who == "caller" else (turn.at, turn.at + length)
-        span = Span(turn.who, start, max(end, start + _MIN_SPAN), turn.text, turn.cut)
+        span = Span(turn.who, start, max(end, start + _MIN_SPAN), turn.text, turn.cut, turn.by_operator)
         if spans and span.start < spans[-1].end:
             before = spans[-1]
             if before.cut:
@@ -204,38 +269,60 @@ def of_turns(turns: Sequence[SpokenTurn], seconds: float, functions: Sequence[St
                 span = replace(span, start=max(min(before.end, span.end - _MIN_SPAN), before.start))
             else:
                 spans[-1] = replace(before, end=max(span.start, before.start))
+        elif turn.response and spans and spans[-1].who == "caller":  # the text came later than the last sound
+            spans[-1] = _ending_at(spans[-1], span.start - (turn.response.first_frame or 0.0))
+        if turn.response:
+            waits.append(Wait(span.start, turn.response))
         spans.append(span)
     length = max([seconds, *(span.end for span in spans[-1:])])
-    return Timeline(length, spans, _waits(spans), functions)
+    return Timeline(length, spans, waits, functions)
+
+
+def _ending_at(span: Span, end: float) -> Span:
+    earlier = max(span.end - end, 0.0)
+    return replace(span, start=max(span.start - earlier, 0.0), end=max(span.end - earlier, _MIN_SPAN))
 
 
 def with_recording(timeline: Timeline, spans: Sequence[Span], seconds: float) -> Timeline:
     """The same call with spans from the recording. Each gets the words and cuts of the turn that overlaps most."""
-    named = []
+    named, waits = [], {wait.end: wait for wait in timeline.waits}
     for span in spans:
         same = [other for other in timeline.spans if other.who == span.who]
         overlaps = [min(span.end, other.end) - max(span.start, other.start) for other in same]
         if same:
             best = same[overlaps.index(max(overlaps))]
-            span = replace(span, words=best.words, cut=best.cut and abs(best.end - span.end) < 1.5)
+            cut = best.cut and abs(best.end - span.end) < 1.5
+            span = replace(span, words=best.words, cut=cut, by_operator=best.by_operator)
+            if span.who == "agent" and (wait := waits.get(best.start)) and wait.end == best.start:
+                waits[best.start] = replace(wait, end=span.start)  # the answer begins there
         named.append(span)
-    return Timeline(max(seconds, timeline.seconds), named, _waits(named), timeline.functions, exact=True)
+    return Timeline(max(seconds, timeline.seconds), named, list(waits.values()), timeline.functions, exact=True)
 
 
-def _waits(spans: Sequence[Span]) -> list[Stretch]:
-    """From the end of the caller's speech to the start of the agent's."""
-    waits = []
-    for before, after in pairwise(sorted(spans, key=lambda span: span.start)):
-        if (before.who, after.who) == ("caller", "agent") and after.start > before.end:
-            waits.append(Stretch(before.end, after.start, milliseconds(after.start - before.end)))
-    return waits
+def with_starts(turns: Sequence[SpokenTurn], drawn: Timeline) -> list[SpokenTurn]:
+    """Caller turns at the start of their sound instead of the arrival of their text, if there is a recording."""
+    if not drawn.exact:
+        return list(turns)
+    shown, before = [], 0.0
+    for turn in turns:
+        if turn.who == "caller" and turn.at is not None:
+            heard = (span.start for span in drawn.spans if span.who == "caller" and span.words == turn.text)
+            start = next((start for start in heard if before <= start < turn.at), turn.at)
+            before, turn = turn.at, replace(turn, at=start)
+        shown.append(turn)
+    return shown
 
 
 # Drawing
 
 
-def picture(timeline: Timeline) -> Markup:
-    """A lane for the caller, a lane for the agent, and function calls below."""
+def picture(timeline: Timeline, detailed: tuple[float, float] = (-math.inf, math.inf)) -> Markup:
+    """
+    A lane for the caller, a lane for the agent, and function calls below.
+
+    What begins outside of the `detailed` seconds has neither text nor a tooltip.
+    """
+    since, before = detailed
     scale = (_WIDTH - _LEFT - 8) / (timeline.seconds or 1.0)
 
     def x(at: float) -> float:
@@ -243,27 +330,51 @@ def picture(timeline: Timeline) -> Markup:
 
     drawn = []
     for at in charts.ticks(timeline.seconds, 8):
-        if at <= timeline.seconds:
+        if at <= timeline.seconds and at == int(at):  # labels are whole seconds
             drawn.append(charts.line(x(at), 18, x(at), _LANES["agent"] + 34))
             drawn.append(charts.text(x(at), 12, duration(at), "tick", "middle"))
+    drawn += _outlines(timeline, detailed, x)
     for silence in timeline.silences:
+        if not since <= silence.start < before:
+            continue
         width = (silence.end - silence.start) * scale
         drawn.append(charts.box(x(silence.start), 20, width, 78, "dead-air", _tip(silence, "dead air")))
     for who, y in _LANES.items():
         middle = y + _LANE_HEIGHT / 2
         drawn.append(charts.text(0, y + 18, who.capitalize(), "lane"))
         drawn.append(charts.line(_LEFT, middle, _WIDTH - 8, middle, "lane-line"))
-    drawn += [_span(span, x(span.start), (span.end - span.start) * scale) for span in timeline.spans]
-    drawn += [_wait(wait, x(wait.start), (wait.end - wait.start) * scale) for wait in timeline.waits]
+    spans = [span for span in timeline.spans if since <= span.start < before]
+    drawn += [_span(span, x(span.start), (span.end - span.start) * scale) for span in spans]
+    waits = [wait for wait in timeline.waits if since <= wait.end < before]
+    drawn += [_wait(wait, max(x(wait.end - wait.seconds), _LEFT), x(wait.end)) for wait in waits]
     for use in timeline.functions:
+        if not since <= use.start < before:
+            continue
         width = max((use.end - use.start) * scale, 8)
         mark = charts.box(x(use.start), _MARKS - 6, width, 12, "function", round_=6)
         label = charts.text(x(use.start) + width + 4, _MARKS + 4, use.label, "mark")
         drawn.append(charts.element("g", mark, label, _tip(use, use.label)))
-    drawn += [_interruption(at, x(at)) for at in timeline.interruptions]
+    drawn += [_interruption(span.end, x(span.end)) for span in spans if span.cut]
     drawn.append(charts.line(_LEFT, 14, _LEFT, _LANES["agent"] + 36, "cursor"))
     height = _HEIGHT if timeline.functions else _MARKS - 6
     return charts.picture(_WIDTH, height, timeline.description, *drawn, class_="timeline")
+
+
+def _outlines(timeline: Timeline, detailed: tuple[float, float], x: Callable[[float], float]) -> Iterator[Markup]:
+    """Everything that has no details, as one path of each kind."""
+
+    def path(found: Iterable[tuple[float, float]], y: float, height: float, class_: str) -> Iterator[Markup]:
+        since, before = detailed
+        if edges := [(x(start), x(end)) for start, end in found if not since <= start < before]:
+            yield charts.boxes(edges, y, height, class_)
+
+    yield from path(((one.start, one.end) for one in timeline.silences), 20, 78, "dead-air")
+    for speaker, who in (("caller", "caller"), ("agent", "agent"), ("operator", "agent")):
+        spoken = ((span.start, span.end) for span in timeline.spans if span.speaker == speaker)
+        yield from path(spoken, _LANES[who], _LANE_HEIGHT, f"spans {speaker}")
+    cuts = ((span.end, span.end) for span in timeline.spans if span.cut)
+    yield from path(cuts, 52, _LANES["agent"] + _LANE_HEIGHT - 52, "interruption")
+    yield from path(((use.start, use.end) for use in timeline.functions), _MARKS - 6, 12, "function")
 
 
 def waves(peaks: Sequence[Sequence[float]], label: str) -> Markup:
@@ -283,19 +394,21 @@ def _tip(stretch: Stretch, what: str) -> Markup:
 
 def _span(span: Span, x: float, width: float) -> Markup:
     said = span.words if len(span.words) <= 140 else f"{span.words[:140]}…"
-    tip = charts.element("title", f"{duration(span.start)} {span.who}{': ' if said else ''}{said}")
-    shape = charts.box(x, _LANES[span.who], max(width, 2), _LANE_HEIGHT, span.who, round_=4)
+    tip = charts.element("title", f"{duration(span.start)} {span.speaker}{': ' if said else ''}{said}")
+    shape = charts.box(x, _LANES[span.who], max(width, 2), _LANE_HEIGHT, span.speaker, round_=4)
     return charts.element("g", shape, tip, class_="span", data_at=f"{span.start:.2f}")
 
 
-def _wait(wait: Stretch, x: float, width: float) -> Markup:
+def _wait(wait: Wait, left: float, right: float) -> Markup:
     """A line from the caller's lane to the agent's, with the response time."""
-    slow = " slow" if wait.end - wait.start >= SLOW_ANSWER else ""
+    slow = " slow" if wait.seconds >= SLOW_SECONDS else ""
     top, bottom = _LANES["caller"] + _LANE_HEIGHT, _LANES["agent"]
-    corners = [(x, top), (x + width, bottom), (x + width, bottom + 2), (x, top + 2)]
+    corners = [(left, top), (right, bottom), (right, bottom + 2), (left, top + 2)]
     bridge = charts.path(corners, f"wait{slow}", closed=True)
-    words = charts.text(x + width / 2 + 6, (top + bottom) / 2 + 1, wait.label, f"wait-label{slow}")
-    return charts.element("g", bridge, words, _tip(wait, "waiting for an answer"))
+    words = charts.text((left + right) / 2 + 6, (top + bottom) / 2 + 1, wait.label, f"wait-label{slow}")
+    note = wait.response.counted_from.note
+    tip = f"{duration(wait.end)}: response time {milliseconds(wait.seconds)}{note and f', {note}'}"
+    return charts.element("g", bridge, words, charts.element("title", tip))
 
 
 def _interruption(at: float, x: float) -> Markup:

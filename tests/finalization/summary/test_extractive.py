@@ -41,7 +41,10 @@ def test_call_is_sorted_into_sections():
             " when I opened the box. New glasses on Friday morning."
         ),
         written_by="extractive",
-        caller_facts=(CallerFact("Is called Ana Diaz", "identity", 0.95, (1,)),),
+        caller_facts=(
+            CallerFact("Is called Ana Diaz", "identity", 0.95, (1,)),
+            CallerFact("Works until five", "constraint", 0.8, (5,)),
+        ),
         running_topics=(
             TopicNote(
                 "Order A12",
@@ -69,6 +72,7 @@ def test_outcome_is_in_the_notes(call):
     notes = "\n".join([*summary.decisions, *summary.action_items, *summary.facts, summary.context]).casefold()
     assert summary.caller_name == call["name"]
     assert [value for value in call["current"] if value.casefold() not in notes] == []
+    assert [text for text in call.get("in_context", ()) if text.casefold() not in summary.context.casefold()] == []
     assert [value for value in call["stale"] if value.casefold() in f"{notes} {summary.topics}".casefold()] == []
     assert [item for item in call["open"] if item.casefold() not in " ".join(summary.action_items).casefold()] == []
     assert len(notes.split()) < 0.95 * len(call["turns"].split())
@@ -145,3 +149,37 @@ def test_every_word_was_said(lines):
     noted = set(re.findall(r"\w+", " ".join(items).casefold()))
     assert noted - words <= {"caller", "agent", "amount", "where", "when", "for"}
     assert len(summary.context) <= 1200
+
+
+@pytest.mark.parametrize(
+    ("turns", "name"),
+    [
+        (["A: Front desk.", "C: It's booked under Marlow, Henrietta Marlow."], "Henrietta Marlow"),
+        (["A: What name is it under?", "C: Marlow. First name Henrietta."], "Henrietta Marlow"),
+        (["A: And your surname?", "C: Marlow.", "A: And your first name?", "C: Henrietta."], "Henrietta Marlow"),
+        (["A: Lettings.", "C: Hello, Mrs Okafor from number twelve. The lift is stuck."], "Mrs Okafor"),
+        (["A: Guten Tag, Praxis Lang.", "C: Guten Tag, Petra Vogt mein Name. Ich brauche einen Termin."], "Petra Vogt"),
+        (["A: Hello.", "C: I want to send a cake to my aunt. Her name is Rosalind Vance and she lives in Hove."], ""),
+        (["A: Hello.", "C: My son's name is Otto and he needs a tutor."], ""),
+        (["A: Hotel desk.", "C: Hello. I have a booking under Fitch for the 3rd of May."], "Fitch"),
+        (["A: And the name?", "C: Costello, as in Abbott and. It's Brigid."], "Brigid Costello"),
+        (["A: Energy line.", "C: Tabitha Crane. I've had a bill for 412 and that can't be right."], "Tabitha Crane"),
+        (
+            ["A: Nursery, Beth speaking.", "C: Hi Beth, Dominic Salter, Aisha's dad. She won't be in on Friday."],
+            "Dominic Salter",
+        ),
+        (["A: Meals line.", "C: Hello, is that the dinner people? It's Mr Pettifer. Stanley."], "Stanley Pettifer"),
+        (["A: What's the name?", "C: Bastian."], "Bastian"),
+        (["A: Cab line.", "C: I need a taxi to Victoria Station please."], ""),
+        (["A: Hello.", "C: Is Doctor Singh in today? I'd like to see him."], ""),
+        (
+            ["A: Service desk, Omar.", "C: Morning Omar, Judith Sand from the Leeds office. My monitor is black."],
+            "Judith Sand",
+        ),
+        (["A: Hello.", "C: Good Morning. Black Friday deals still on?"], ""),
+        (["A: Hello.", "C: Bernd Klausen. Ich bin umgezogen, ich wohne jetzt in Bremen."], "Bernd Klausen"),
+    ],
+)
+def test_name_is_the_callers_in_full(turns, name):
+    lines = [SpokenLine("agent" if turn.startswith("A") else "caller", turn[3:]) for turn in turns]
+    assert summarise(lines).caller_name == name

@@ -282,3 +282,84 @@ def test_slip_of_the_tongue_is_corrected(said, text):
 )
 def test_everyday_wording_is_understood(said, fact):
     assert fact in texts(said)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "fact"),
+    [
+        (
+            "What's the address?",
+            "14 Mossbank Terrace, flat 3. Mind the step.",
+            "Has address 14 Mossbank Terrace, flat 3",
+        ),
+        ("And where should it go?", "to my office please 200 harbor boulevard", "Has address 200 harbor boulevard"),
+        ("Could I have a phone number for you?", "Sure, 202 555 0147.", "Has phone number 202 555 0147"),
+        ("What is your email?", "It's ana@example.com.", "Has email address ana@example.com"),
+        ("Wie ist Ihre Adresse?", "Lindenstraße 12, dritter Stock.", "Hat die Adresse Lindenstraße 12"),
+        ("¿Cuál es su dirección?", "Calle Mayor, 8.", "Tiene la dirección Calle Mayor, 8"),
+        ("Quelle est votre adresse ?", "5 rue des Lilas.", "A l'adresse 5 rue des Lilas"),
+    ],
+)
+def test_answer_becomes_fact(question, answer, fact):
+    assert [one.text for one in extract([SpokenLine("agent", question), SpokenLine("caller", answer)])] == [fact]
+
+
+def test_address_of_another_person_is_not_the_callers():
+    question = SpokenLine("agent", "What's the address?")
+    facts = extract([question, SpokenLine("caller", "My mother lives at 8 Abbey Close.")])
+    assert [fact.text for fact in facts] == ["Has a mother who lives at 8 Abbey Close"]
+
+
+@pytest.mark.parametrize(
+    ("said", "fact"),
+    [
+        ("We've moved, we're at 31 Larch Avenue now, not Hill Road.", "Lives at 31 Larch Avenue"),
+        ("I'm always off on Wednesdays.", "Is always off on Wednesdays"),
+        ("We go camping every August with the kids.", "Goes camping every August with the kids"),
+        ("I always pay by card, is that still okay?", "Always pays by card"),
+        ("I always want Jonelle, nobody else.", "Always wants Jonelle"),
+        ("My name's Oluwaseun but everyone calls me Seun.", "Wants to be called Seun"),
+        ("I'm calling about my cat Biscuit.", "Has a cat called Biscuit"),
+        ("Could you deliver on Fridays from now on?", "Wants us to deliver on Fridays"),
+        ("And I don't want calls from marketing, ever.", "Does not want calls from marketing"),
+        ("I don't drink coffee, only tea.", "Does not drink coffee"),
+        ("No onions on anything, I can't stand them.", "Dislikes onions"),
+        ("I've got a new email, it's ana@example.org.", "Has email address ana@example.org"),
+        ("I'm moving to Calgary in March for a new job.", "Is moving to Calgary in March for a new job"),
+        ("Soy vegetariana, ¿hay algo para desayunar?", "Es vegetariana"),
+    ],
+)
+def test_standing_habit_is_learned(said, fact):
+    assert fact in texts(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("It's not John Reed, it's Jon Reid, R E I D.", "Is called Jon Reid"),
+        ("I got married, so I'm Kathryn Lund now, no longer Boyle.", "Is called Kathryn Lund"),
+        ("Ich heiße jetzt Petra Lang.", "Heißt Petra Lang"),
+    ],
+)
+def test_corrected_name_replaces_the_known_one(said, name):
+    [fact] = extract([SpokenLine("caller", said)])
+    assert (fact.text, fact.relation) == (name, "replaces")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I always thought you closed at six.",
+        "It's my fault.",
+        "I start work at nine on Monday.",
+        "I keep the receipt in the drawer.",
+        "The van's at the door now.",
+        "His email is bob@example.com.",
+        "We're on the first floor of the car park now.",
+        "Don't come before Tuesday, the paint is wet.",
+        "Could you always be this nice?",
+        "I can only do 5.50.",
+    ],
+)
+def test_single_event_is_not_learned(said):
+    assert texts(said) == []

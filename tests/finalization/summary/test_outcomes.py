@@ -1,8 +1,8 @@
 """What a call agreed on: which values are current, and which sentences state them."""
 
 from gateway.finalization.summary.outcomes import find_outcome
-from gateway.finalization.summary.spoken_values import outcome_language
 from gateway.text.plain_text import SpokenLine
+from gateway.text.spoken_values import outcome_language
 
 
 def outcome(*turns, name=""):
@@ -24,6 +24,28 @@ def test_late_change_brings_the_readback_up_to_date():
         "Of course. It's booked.",
         "Thanks.",
     ) == ["a table for 2 on Friday at 8 pm"]
+
+
+def test_quotations_of_the_scripted_agent_are_not_statements():
+    texts = chosen(
+        "Welcome back, Anna. Last time you said: I'll bring it on Thursday at ten; I paid 40 dollars. How can I help?",
+        "When are you open?",
+        "Here is what I found: We are open from 9 am to 6 pm.",
+        "I'll pick up the bike on Friday at half past three.",
+        "I heard Friday at half past three. Is that right?",
+        "Yes.",
+    )
+    assert texts == ["I'll pick up the bike on Friday at half past three."]
+
+
+def test_refused_day_replaces_no_agreed_one():
+    texts = chosen(
+        "Hello.",
+        "Can we move my appointment to Thursday at ten fifteen?",
+        "Of course. Thursday at ten fifteen is fine.",
+        "Great, my daughter has piano on Tuesdays, so never on Tuesdays please.",
+    )
+    assert "Thursday at ten fifteen" in " ".join(texts)
 
 
 def test_declined_offer_is_gone():

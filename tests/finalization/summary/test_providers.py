@@ -313,6 +313,14 @@ async def test_openai_writes_summaries():
     assert (summary.written_by, summary.topics) == ("openai/gpt-5.4-mini", ("one of topics",))
 
 
+async def test_compatible_server_under_openai_may_lack_schemas():
+    """OPENAI_BASE_URL is any server's."""
+    async with FakeLlm() as llm:
+        llm.answers('{"topics": ["The bike"]}')
+        llm.fails(400)
+        assert (await ask_provider(summary_provider(address_of(llm, "openai")))).topics == ("The bike",)
+
+
 @pytest.mark.parametrize("profile", ["openclaw-old", "openclaw-new"])
 async def test_openclaw_agent_writes_summaries(profile):
     async with FakeLlm(profile=profile) as llm:
@@ -348,6 +356,55 @@ async def test_server_without_schemas_is_asked_for_json():
     asked = [request.body["response_format"]["type"] for request in llm.requests]
     assert asked == ["json_schema", "json_object", "json_object"]
     assert '"caller_facts"' in llm.requests[1].body["messages"][0]["content"]  # the schema, as text
+
+
+async def test_server_that_ignores_the_schema_gets_it_in_words():
+    """And from then on at once."""
+    async with FakeLlm() as llm:
+        llm.answers("They spoke about the bike.")
+        provider = summary_provider(own_server(llm))
+        llm.answers('{"topics": ["The bike"]}', when="Answer with one JSON object")
+        for _ in range(2):
+            summary = await provider.summarise(SummaryRequest("Write notes.", "CALLER: Is it ready?"))
+            assert summary.topics == ("The bike",)
+        await provider.close()
+    asked = [request.body["response_format"]["type"] for request in llm.requests]
+    assert asked == ["json_schema", "json_object", "json_object", "json_object", "json_object"]
+    assert '"caller_facts"' in llm.requests[1].body["messages"][0]["content"]
+
+
+async def test_empty_summary_by_the_schema_is_final():
+    async with FakeLlm() as llm:
+        llm.answers('{"topics": [], "context": ""}')
+        with pytest.raises(LlmRefused, match="empty summary"):
+            await ask_provider(summary_provider(own_server(llm)))
+    assert len(llm.requests) == 1
+
+
+async def test_calls_that_end_together_lose_one_format():
+    async with FakeLlm() as llm:
+        llm.answers('{"topics": ["The bike"]}')
+        llm.fails(400, times=3)
+        provider = summary_provider(own_server(llm))
+        request = SummaryRequest("Write notes.", "CALLER: Is it ready?")
+        await asyncio.gather(*(provider.summarise(request) for _ in range(3)))
+        await provider.close()
+    asked = [request.body.get("response_format", {}).get("type") for request in llm.requests]
+    assert sorted(map(str, asked)) == ["json_object"] * 3 + ["json_schema"] * 3
+
+
+async def test_request_that_no_format_mends_changes_nothing():
+    """It was too long, for example."""
+    async with FakeLlm() as llm:
+        llm.answers('{"topics": ["The bike"]}')
+        llm.fails(400, times=3)
+        provider = summary_provider(own_server(llm))
+        request = SummaryRequest("Write notes.", "CALLER: Is it ready?")
+        with pytest.raises(LlmRefused, match="400"):
+            await provider.summarise(request)
+        await provider.summarise(request)
+        await provider.close()
+    assert llm.requests[3].body["response_format"]["type"] == "json_schema"
 
 
 async def test_server_without_any_format_is_asked_in_words():

@@ -245,7 +245,18 @@ async def test_provider_with_a_key_comes_before_the_brain():
         await writer.close()
 
 
-@pytest.mark.parametrize("provider", ["brain", "{url}/v1", "openclaw"])
+@pytest.mark.parametrize("provider", ["", "anthropic"])
+async def test_brain_stands_in_for_providers_with_keys(provider):
+    """They are not asked again as a brain."""
+    async with FakeLlm() as llm:
+        llm.fails(402, times=2)
+        writer = built(llm, provider=provider, agents=with_brain(llm, "xai/grok-4.5"))
+        assert (await writer.write(LINES, SummaryContext("maya"))).written_by == "127.0.0.1/qwen3"
+        await writer.close()
+    assert [request.body["model"] for request in llm.requests] == ["claude-haiku-5-5", "grok-4.3", "qwen3"]
+
+
+@pytest.mark.parametrize("provider", ["extractive", "brain", "{url}/v1", "openclaw"])
 async def test_chosen_server_has_no_stand_in_elsewhere(provider):
     """The words of a call stay on the machines that were chosen for them."""
     async with FakeLlm() as llm:

@@ -92,11 +92,11 @@ async def test_missing_model_is_logged_once(caplog):
 async def test_process_that_is_ready_is_the_one_that_loads():
     embedder = Embedder()
     await asyncio.gather(embedder.get_ready(), embedder.get_ready())
-    started = embedder._loader._started
+    started = embedder._load._started
     await embedder.embed(["dog"])
-    assert embedder._model is started and embedder._loader._started is None
+    assert embedder._model is started and embedder._load._started is None
     await embedder.get_ready()
-    assert embedder._loader._started is None
+    assert embedder._load._started is None
     embedder.close()
     embedder._documents.shutdown(wait=True)
     assert started._process.poll() == 0
@@ -105,7 +105,7 @@ async def test_process_that_is_ready_is_the_one_that_loads():
 async def test_unused_process_ends_too():
     embedder = Embedder()
     await embedder.get_ready()
-    process = embedder._loader._started._process
+    process = embedder._load._started._process
     embedder.close()
     embedder._documents.shutdown(wait=True)
     assert process.poll() == 0

@@ -24,7 +24,7 @@ def test_int8_products_give_the_same_vectors():
 
 
 def test_all_products_with_weights_are_int8():
-    """The graph of scripts/make_int8_graph; an operator's name stands in each of its nodes."""
+    """The graph of scripts/make_int8_graph; each of its nodes has an operator's name."""
     graph = packaged_model().read_bytes(), minilm._INT8_GRAPH.read_bytes()
     assert [content.count(b"DynamicQuantizeMatMul") for content in graph] == [0, 36]
 

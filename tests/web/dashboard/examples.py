@@ -6,6 +6,7 @@ import shutil
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -19,6 +20,7 @@ from gateway.memory.state import CallerStateStore
 from gateway.memory.stores.database import Connection
 from gateway.memory.stores.documents import index_text
 from gateway.memory.stores.sqlite import SqliteStore
+from gateway.response_time import ResponseTime
 from gateway.session import Consent, EndReason, Speaker, Turn, VoiceSession
 
 RECORDED = Path("gateway/replay/calls/first.jsonl")
@@ -48,18 +50,19 @@ _LINES = (
 )
 
 
-def a_timing(rng: random.Random) -> dict[str, float | None]:
+def a_timing(rng: random.Random) -> dict[str, Any]:
     words, model, sound = rng.uniform(0.08, 0.25), rng.uniform(0.25, 0.6), rng.uniform(0.12, 0.3)
     slow = rng.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 1.6))
+    end = rng.uniform(0.3, 0.7)
     times = (
+        0.0,
         words,
         words + 0.02,
         words + model + slow,
         words + model + slow + sound,
         words + model + slow + sound + 0.01,
     )
-    stages = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")
-    return {stage: round(seconds, 4) for stage, seconds in zip(stages, times, strict=True)}
+    return ResponseTime(*(round(end + seconds, 4) for seconds in times)).as_json()
 
 
 def a_call(
@@ -141,7 +144,7 @@ async def _recorded(store: SqliteStore, archive: Archive, record_dir: Path, now:
     session.consent = Consent.AGREED
     # As the recording sounds.
     waits = (1.08, 1.09, 0.95)
-    session.timings = [{"transcript": 0.21, "first_token": wait - 0.3, "first_frame": wait} for wait in waits]
+    session.timings = [ResponseTime(0.4, 0.41, first_token=wait - 0.3, first_frame=wait).as_json() for wait in waits]
     [fact, *_] = await FactStore(store).known("maya", session.caller, 9)
     item = {"kind": "fact", "id": fact.id, "text": fact.text, "session": fact.session_id}
     item |= {"turns": [1], "age_days": 4, "score": fact.confidence, "tokens": 12}

@@ -4,7 +4,7 @@ import re
 
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, AuditOutcome
 from gateway.settings import Secret
-from gateway.web.dashboard.audit_page import PAGE_ROWS
+from gateway.web.dashboard.audit_page import LABELS, PAGE_ROWS
 from tests.web.conftest import TOKEN, Visitor
 from tests.web.dashboard.examples import fill_audit_log
 
@@ -19,8 +19,13 @@ async def write(visitor: Visitor, *notes: AuditNote) -> None:
 
 def rows(page: str) -> list[str]:
     """The action and the outcome of each row."""
-    cells = re.findall(r'<td class="who">([^<]*)</td>.*?<span class="badge[^>]*>([^<]*)</span>', page, re.DOTALL)
+    row = r'<td class="who">[^<]* <code class="faint">([^<]*)</code></td>.*?<span class="badge[^>]*>([^<]*)</span>'
+    cells = re.findall(row, page, re.DOTALL)
     return [f"{action} {outcome}" for action, outcome in cells]
+
+
+def test_every_action_has_a_label() -> None:
+    assert set(LABELS) == set(AuditAction)
 
 
 async def test_page_needs_a_login(stranger: Visitor):

@@ -1,19 +1,24 @@
 """
-The dashboard in a real browser: Chromium, driven by Playwright.
+The dashboard in real browsers: Chromium, driven by Playwright, and Firefox where it may differ.
 
 Pictures of every page are left in build/screenshots, to be looked at.
 """
 
+import asyncio
 import contextlib
+import itertools
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import axe_playwright_python
+import httpx
+import orjson
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Page, Route, expect
+from playwright.async_api import Browser, BrowserContext, Page, Route, expect
 
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.api_tokens import TokenScope, TokenTable
@@ -22,10 +27,21 @@ from gateway.session import Speaker, Turn, VoiceSession
 from gateway.settings import Secret
 from gateway.web.login_sessions import LoginLinks
 from tests.calls.aftermath import a_session
-from tests.stage import ADMIN, PATIENCE, Stage, make_carrier, staged, until, until_it
-from tests.web.dashboard.browsers import Browsers
+from tests.firefox import running_firefox
+from tests.stage import ADMIN, PATIENCE, SOUND, Stage, make_carrier, staged, until, until_it
+from tests.web.dashboard.browsers import Browsers, require_firefox
 from tests.web.dashboard.examples import fill, keep
+from tests.web.dashboard.scenes import (
+    CONFLICT,
+    CREATE_TOKEN,
+    PREVIEW,
+    edit_agent,
+    finished_call,
+    live_call,
+    logged_in,
+)
 from tests.web.dashboard.test_call_pages import HOSTILE
+from tests.web.dashboard.worst_cases import fill_long_call
 
 PICTURES = Path("build/screenshots")
 PICTURES.mkdir(parents=True, exist_ok=True)
@@ -34,6 +50,23 @@ LOOKS = {
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 860}},
     "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
 }
+
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+CHECK = """
+async () => {
+  const wide = document.documentElement.scrollWidth > innerWidth ? ["wider than the screen"] : [];
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  return [...wide, ...violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`)];
+}
+"""
+"""With axe-core in the page: what somebody can't use."""
+THEMES = ("light", "dark")
+SIZES = {"desktop": {"width": 1280, "height": 860}, "phone": {"width": 390, "height": 844}}
+HAS_CHANGED = (
+    "document.readyState === 'complete' && !document.documentElement.dataset.before && !!document.querySelector('%s')"
+)
+Found = dict[str, list[str]]
+"""The problems of each page."""
 
 PATIENCE_MS = PATIENCE * 1000
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the browser
@@ -57,25 +90,32 @@ class Tab:
 
     async def paths(self) -> dict[str, str]:
         await self.open(f"/calls/{self.session.uuid}")
-        caller = await self.page.get_attribute("h1 a", "href")
-        return {
-            "live": "/",
-            "calls": "/calls",
-            "call": f"/calls/{self.session.uuid}",
-            "callers": "/callers",
-            "caller": caller,
-            "phone": "/phone",
-            "guest": "/phone/guest#token",
-            "tokens": "/tokens",
-            "health": "/vitals?period=month",
-            "audit": "/audit",
-            "problem": "/calls/unknown",
-        }
+        return every_page(self.session, await self.page.get_attribute("h1 a", "href") or "")
+
+
+def every_page(session: VoiceSession, caller: str) -> dict[str, str]:
+    """Their paths; `caller` is the one of the caller's page."""
+    return {
+        "live": "/",
+        "calls": "/calls",
+        "call": f"/calls/{session.uuid}",
+        "callers": "/callers",
+        "caller": caller,
+        "agents": "/agents",
+        "agent": "/agents/maya",
+        "phone": "/phone",
+        "guest": "/phone/guest#token",
+        "tokens": "/tokens",
+        "health": "/vitals?period=month",
+        "audit": "/audit",
+        "setup": "/setup",
+        "problem": "/calls/unknown",
+    }
 
 
 @contextlib.asynccontextmanager
 async def a_tab(
-    browsers: Browsers, folder: Path, look: str = "light", *, calls: int = 24, **environ: str
+    browsers: Browsers, folder: Path, look: str = "light", *, calls: int = 24, timezone_id: str = "UTC", **environ: str
 ) -> AsyncIterator[Tab]:
     """A gateway with some calls behind it, and a browser before it. Fails where the browser complains."""
     record_dir = folder / "recordings"
@@ -84,7 +124,7 @@ async def a_tab(
         staged(
             folder, make_carrier("twilio"), RECORD_DIR=str(record_dir), RECORD_RETENTION_DAYS="0", **environ
         ) as stage,
-        await (await browsers.open()).new_context(**LOOKS[look]) as context,
+        await (await browsers.open()).new_context(**LOOKS[look], timezone_id=timezone_id) as context,
     ):
         page = await context.new_page()
         page.set_default_timeout(PATIENCE_MS)
@@ -108,24 +148,146 @@ async def make_tokens(data_dir: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("look", LOOKS)
-async def test_every_page_can_be_used_by_everybody(browsers: Browsers, tmp_path: Path, look: str):
-    """axe-core finds nothing, nothing is wider than the screen, and a picture is taken."""
-    found, wide = {}, []
-    async with a_tab(browsers, tmp_path, look) as tab:
-        await tab.open("/login")
-        found["login"] = (await Axe().run(tab.page)).response["violations"]
-        await tab.page.screenshot(path=PICTURES / f"login-{look}.png")
-        await tab.log_in()
-        await make_tokens(tmp_path / "data")
-        for name, path in (await tab.paths()).items():
-            await tab.open(path)
-            found[name] = (await Axe().run(tab.page)).response["violations"]
-            if await tab.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                wide.append(name)
-            await tab.page.screenshot(path=PICTURES / f"{name}-{look}.png", full_page=True)
-    assert {name: [(one["id"], one["nodes"][0]["html"]) for one in some] for name, some in found.items() if some} == {}
-    assert wide == []
+@dataclass
+class Scene:
+    """A page at a path, after a script behind it; `until` is in the page when it is there."""
+
+    path: str
+    script: str = ""
+    until: str = "h1"
+
+
+def scenes(session: VoiceSession, caller: str, spoken: str) -> dict[str, Scene]:
+    """Every page of a gateway with two live calls; `caller` and `spoken` are paths."""
+    return {
+        **{name: Scene(path) for name, path in every_page(session, caller).items()},
+        "call-with-operator": Scene(spoken),
+        "call-without-recording": Scene("/calls?outcome=agent+hung+up", follow("tbody a.whole"), "#timeline"),
+        "agent-version": Scene("/agents/maya", follow("#history + ol > :last-child a"), "#restore"),
+        "agent-preview": Scene("/agents/maya", PREVIEW, "#preview"),
+        "conflict": Scene("/agents/maya", CONFLICT, "#changes"),
+        "token-created": Scene("/tokens", CREATE_TOKEN, "#created"),
+        "no-calls": Scene("/calls?agent=nobody"),
+        "wrong-method": Scene("/callers/x/forget"),
+    }
+
+
+EMPTY = {
+    name: Scene(path)
+    for name, path in {
+        "empty-live": "/",
+        "empty-calls": "/calls",
+        "empty-callers": "/callers",
+        "empty-tokens": "/tokens",
+        "empty-health": "/vitals",
+        "empty-audit": "/audit",
+        "empty-agent": "/agents/maya",
+        "empty-phone": "/phone",
+    }.items()
+}
+STRANGE = {"login": Scene("/login"), "stranger": Scene("/unknown")}
+
+
+def follow(selector: str) -> str:
+    """A script that opens a link."""
+    return f"document.querySelector('{selector}').click()"
+
+
+@contextlib.asynccontextmanager
+async def a_stage_with_scenes(folder: Path) -> AsyncIterator[tuple[Stage, dict[str, Scene]]]:
+    """A gateway with a live call in it, and its pages."""
+    recordings = folder / "recordings"
+    session = await fill(folder / "data", folder / "archive", recordings, now=datetime.now(UTC), calls=24)
+    environ = {"RECORD_DIR": str(recordings), "RECORD_RETENTION_DAYS": "0", "LISTEN_IN": "true"}
+    async with staged(folder, make_carrier("twilio"), **environ) as stage:
+        await make_tokens(folder / "data")
+        spoken = await finished_call(stage)
+        await edit_agent(stage)
+        async with logged_in(stage) as (http, _, _):
+            [caller] = re.findall(r'<h1><a href="([^"]+)"', (await http.get(f"/calls/{session.uuid}")).text)
+        call = await live_call(stage)
+        yield stage, scenes(session, caller, spoken)
+        await call.hang_up()
+
+
+async def check_in_chromium(browser: Browser, stage: Stage, shown: Mapping[str, Scene], *, login: bool = True) -> Found:
+    """In both themes, on a desktop and on a phone."""
+    found: Found = {}
+    async with await browser.new_context() as context:
+        page = await context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        if login:
+            await page.goto(f"{stage.url}/login?code={LoginLinks(Secret(ADMIN)).make()}")
+        for name, scene in shown.items():
+            await page.goto(stage.url + scene.path)
+            if scene.script:
+                await page.evaluate(f"() => {{ {scene.script} }}")
+            await page.locator(scene.until).first.wait_for()
+            await page.wait_for_load_state()
+            await page.evaluate(AXE)
+            for theme, (size, width) in itertools.product(THEMES, SIZES.items()):
+                await page.emulate_media(color_scheme=theme)
+                await page.set_viewport_size(width)
+                found[f"{name}-{theme}-{size}"] = await page.evaluate(CHECK)
+    return found
+
+
+def problems_in(found: Found) -> Found:
+    return {name: problems for name, problems in found.items() if problems}
+
+
+async def test_every_page_can_be_used_by_everybody(browsers: Browsers, tmp_path: Path):
+    """axe-core finds nothing in either theme, on a desktop or a phone, and nothing is wider than the screen."""
+    async with a_stage_with_scenes(tmp_path) as (stage, shown):
+        browser = await browsers.open()
+        strangers = check_in_chromium(browser, stage, STRANGE, login=False)
+        found = await asyncio.gather(check_in_chromium(browser, stage, shown), strangers)
+    assert [problems_in(one) for one in found] == [{}, {}]
+
+
+async def test_empty_pages_can_be_used_by_everybody(browsers: Browsers, tmp_path: Path):
+    """Of a system without calls; and the page that a link on another site leads to."""
+    async with staged(tmp_path, make_carrier("twilio")) as stage:
+        link = f"{stage.url}/login?code={LoginLinks(Secret(ADMIN)).make()}"
+        async with httpx.AsyncClient() as other_site:
+            welcome = (await other_site.get(link, headers={"Sec-Fetch-Site": "cross-site"})).text
+        assert 'http-equiv="refresh"' in welcome
+        browser = await browsers.open()
+        found = await check_in_chromium(browser, stage, EMPTY)
+        async with await browser.new_context() as context:
+            page = await context.new_page()
+            stays = welcome.replace('http-equiv="refresh"', "")
+            await page.route("**/welcome", lambda route: route.fulfill(body=stays, content_type="text/html"))
+            await page.goto(f"{stage.url}/welcome")
+            await page.evaluate(AXE)
+            found["welcome"] = await page.evaluate(CHECK)
+    assert problems_in(found) == {}
+
+
+async def test_every_page_can_be_used_by_everybody_in_firefox(tmp_path: Path):
+    """On a desktop and on a phone: axe-core finds nothing, and nothing is wider than the screen."""
+    require_firefox()
+    found: Found = {}
+    preferences = {"layout.css.prefers-color-scheme.content-override": 1}
+    async with a_stage_with_scenes(tmp_path) as (stage, shown), running_firefox(tmp_path, preferences) as firefox:
+
+        async def check(name: str, scene: Scene) -> None:
+            await firefox.go(stage.url + scene.path)
+            if scene.script:
+                await firefox.run("delete window.axe; document.documentElement.dataset.before = 1")
+                await firefox.run(f"(() => {{ {scene.script} }})()")
+                await until_it(lambda: firefox.run(HAS_CHANGED % scene.until))
+            await firefox.run(AXE)
+            for size, viewport in SIZES.items():
+                await firefox.resize(viewport["width"], viewport["height"])
+                found[f"{name}-{size}"] = orjson.loads(await firefox.run(f"({CHECK})().then(JSON.stringify)"))
+
+        for name, scene in STRANGE.items():
+            await check(name, scene)
+        await firefox.go(f"{stage.url}/login?code={LoginLinks(Secret(ADMIN)).make()}")
+        for name, scene in shown.items():
+            await check(name, scene)
+    assert problems_in(found) == {}
 
 
 async def test_login_link_leaves_no_token_behind(browsers: Browsers, tmp_path: Path):
@@ -193,6 +355,7 @@ async def test_keyboard_is_enough(browsers: Browsers, tmp_path: Path):
         await page.wait_for_url(f"{tab.stage.url}/")
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.className") == "skip"
+        await page.clock.set_fixed_time(datetime.now(UTC))  # a slow machine may take seconds between two keys
         await page.keyboard.type("gc")
         await page.wait_for_url("**/calls")
         await page.keyboard.press("/")
@@ -203,6 +366,99 @@ async def test_keyboard_is_enough(browsers: Browsers, tmp_path: Path):
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/calls/*-*")
         await expect(page.locator("#summary + h3 + ul")).to_contain_text("squeaking chain")
+
+
+async def test_theme_is_chosen_and_remembered(browsers: Browsers, tmp_path: Path):
+    """It overrides the system's theme on every page, before the page is drawn."""
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
+        page = tab.page
+
+        async def background() -> str:
+            return await page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+        await tab.log_in()
+        light = await background()
+        button = page.get_by_role("button", name="Theme:")
+        for theme in ("system", "light", "dark"):
+            await expect(button).to_have_attribute("aria-label", f"Theme: {theme}")
+            if theme != "dark":
+                await button.press("Enter")
+        dark = await background()
+        assert (light, dark) == ("rgb(245, 246, 248)", "rgb(13, 16, 21)")
+        await tab.open("/calls")
+        assert await background() == dark
+        first = "document.querySelector('head script[src*=theme]').matches(':not([defer]):has(~ link[rel=stylesheet])')"
+        assert await page.evaluate(first)
+        assert (await Axe().run(page)).response["violations"] == []
+        await page.get_by_role("button", name="Log out").click()
+        await page.wait_for_url("**/login")
+        assert await background() == dark
+
+
+async def test_question_mark_lists_keys_that_work(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
+        page = tab.page
+        await tab.log_in()
+        await tab.open("/calls")
+        await page.keyboard.press("?")
+        dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+        await expect(dialog).to_be_visible()
+        assert (await Axe().run(page)).response["violations"] == []
+        keys = {
+            (await row.locator("dd").inner_text()): await row.locator("kbd").all_inner_texts()
+            for row in await dialog.locator("dl > div").all()
+        }
+        await page.keyboard.press("Escape")
+        await expect(dialog).to_be_hidden()
+        await page.keyboard.press(keys.pop("Search")[0])
+        await expect(page.get_by_role("searchbox")).to_be_focused()
+        await page.get_by_role("button", name="Keyboard shortcuts").click()
+        await expect(dialog).to_be_visible()
+        assert (keys.pop("Show these shortcuts"), keys.pop("Close this list")) == (["?"], ["Esc"])
+        assert {"Live", "Calls", "Callers", "Phone", "Health"} <= keys.keys()
+        await page.clock.set_fixed_time(datetime.now(UTC))  # a slow machine may take seconds between two keys
+        for name, (leader, key) in keys.items():
+            await page.wait_for_load_state()  # the script that listens is deferred
+            await page.keyboard.type(leader + key)
+            await expect(page.locator(".tab[aria-current]")).to_have_text(name)
+
+
+async def test_space_plays_the_recording(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
+        await tab.log_in()
+        await tab.open(f"/calls/{tab.session.uuid}")
+        assert "0:35" in await tab.page.locator("#recording-label").inner_text()
+        await expect(tab.page.get_by_role("button", name="Play")).to_be_visible()
+        await expect(tab.page.locator("#recording")).to_be_hidden()  # it would say 0:00
+        await tab.page.keyboard.press("Space")
+        await expect(tab.page.locator("#recording")).to_be_visible()
+        await until_it(lambda: tab.page.evaluate("document.getElementById('recording').currentTime > 0.1"))
+        await tab.page.keyboard.press("Space")
+        assert await tab.page.evaluate("document.getElementById('recording').paused")
+
+
+async def test_transcript_comes_first_on_a_phone(browsers: Browsers, tmp_path: Path):
+    """And the button to call is on the first screen."""
+    async with a_tab(browsers, tmp_path, "phone", calls=12) as tab:
+        await tab.log_in()
+        await tab.open("/phone")
+        transcript = await tab.page.get_by_role("heading", name="Transcript").bounding_box()
+        button = await tab.page.get_by_role("button", name="Call", exact=True).bounding_box()
+        assert transcript is not None and button is not None
+        assert transcript["y"] < button["y"] < 700
+
+
+@pytest.mark.parametrize("look", ["light", "phone"])
+async def test_text_in_charts_can_be_read(browsers: Browsers, tmp_path: Path, look: str):
+    async with a_tab(browsers, tmp_path, look, calls=12) as tab:
+        await tab.log_in()
+        for path in ("/vitals?period=month", f"/calls/{tab.session.uuid}"):
+            await tab.open(path)
+            heights = await tab.page.evaluate(
+                """[...document.querySelectorAll('svg text')].filter(text => text.getClientRects().length)
+                    .map(text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
+            )
+            assert len(heights) > 4 and min(heights) >= 10.5
 
 
 async def test_fact_is_corrected_on_the_page(browsers: Browsers, tmp_path: Path):
@@ -248,22 +504,33 @@ async def test_call_is_seen_as_it_is_spoken(browsers: Browsers, tmp_path: Path):
         await expect(tab.page.get_by_text("No live calls")).to_be_visible()
         call, conversation = await tab.stage.dial()
         card = tab.page.locator("article")
-        await expect(card.get_by_role("heading")).to_have_text("+1 202-555-0143")
+        await expect(card.get_by_role("heading")).to_have_text("Ana Ruiz")
+        await expect(card.locator(".number")).to_have_text("+1 202-555-0143")
         await tab.stage.played(call, conversation)
+        await tab.stage.spoken(call, conversation)
         await conversation.user_says("Is <img src=x onerror=alert(1)> ready?")
         await expect(card.locator(".turn.caller .said")).to_have_text("Is <img src=x onerror=alert(1)> ready?")
-        await tab.stage.answer(call, conversation, "It is ready.")
+        # A function between the text of an answer and its audio: the response time comes after the text.
+        await conversation.send_conversation_text("assistant", "It is ready.")
+        await conversation.call_functions([{"name": "search_memory", "arguments": '{"query": "bike"}'}])
+        await conversation.send_audio(SOUND * 20)
+        await conversation.agent_audio_done()
+        await tab.stage.played(call, conversation)
         answer = card.locator(".turn.agent").last
         await expect(answer.locator(".said")).to_have_text("It is ready.")
         await expect(answer.locator(".chip")).to_contain_text(re.compile(r"^[\d.]+ m?s$"))
+        shown = await answer.locator(".chip").text_content()
         assert await card.locator("img").count() == 0
         await tab.page.reload()
         await expect(card.locator(".turn.caller .said")).to_have_text("Is <img src=x onerror=alert(1)> ready?")
+        await expect(answer.locator(".chip")).to_have_text(str(shown))
         assert (await Axe().run(tab.page)).response["violations"] == []
         await tab.page.screenshot(path=PICTURES / "live-call.png", full_page=True)
         await call.hang_up()
         await expect(card.locator(".state")).to_have_text("caller hung up")
         await expect(card.get_by_role("link")).to_have_text("Summary saved: open the call")
+        await card.get_by_role("link").click()
+        await expect(tab.page.locator(".chip")).to_have_text(str(shown))
 
 
 async def test_page_outlives_an_error_of_a_proxy(browsers: Browsers, tmp_path: Path):
@@ -281,7 +548,7 @@ async def test_page_outlives_an_error_of_a_proxy(browsers: Browsers, tmp_path: P
         call, conversation = await tab.stage.dial()
         await expect(tab.page.locator("article")).to_have_count(1)
         await call.hang_up()
-        tab.problems.clear()  # the browser tells of the error
+        tab.problems.clear()  # the browser reports the error
 
 
 async def test_operator_listens_in(browsers: Browsers, tmp_path: Path):
@@ -312,9 +579,37 @@ async def test_operator_speaks_and_ends_the_call(browsers: Browsers, tmp_path: P
         await card.get_by_role("button", name="Say").click()
         [spoken] = await until(lambda: conversation.received("InjectAgentMessage"))
         assert spoken["message"] == "One moment, please."
+        await conversation.agent_says("One moment, please.")
+        await expect(card.locator(".turn.operator .by b")).to_have_text("Operator")
+        await tab.page.reload()
+        await expect(card.locator(".turn.operator .said")).to_have_text("One moment, please.")
         await card.get_by_role("button", name="End call").click()
         await card.get_by_role("button", name="Confirm: end call").click()
         await expect(card.locator(".state")).to_have_text("operator hung up")
+
+
+async def test_problem_of_the_engine_is_in_plain_words(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
+        await tab.log_in()
+        call, conversation = await tab.stage.dial()
+        await tab.stage.played(call, conversation)
+        for code, words in (
+            ("SLOW_THINK_REQUEST", "the language model is slow"),
+            ("SOME_OTHER_CODE", "some other code"),
+        ):
+            await conversation.warn(code)
+            await expect(tab.page.locator("article .event").last).to_have_text(f"Voice engine warning: {words}")
+        await call.hang_up()
+
+
+async def test_address_of_a_turn_finds_its_page(browsers: Browsers, tmp_path: Path):
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
+        long = await fill_long_call(tmp_path / "data", tmp_path / "recordings", turns=100, now=datetime.now(UTC))
+        await tab.log_in()
+        await tab.open(f"/calls/{long.uuid}#turn-90")
+        await expect(tab.page.locator("#turn-90")).to_contain_text(long.turns[89].text)
+        await tab.page.locator("svg .spans.caller").click(position={"x": 2, "y": 5})
+        await until_it(lambda: tab.page.evaluate("document.getElementById('recording').currentTime > 1"))
 
 
 async def test_levels_show_who_talks(browsers: Browsers, tmp_path: Path):
@@ -330,3 +625,28 @@ async def test_levels_show_who_talks(browsers: Browsers, tmp_path: Path):
 
         await until_it(is_seen)
         await call.hang_up()
+
+
+async def test_times_are_those_of_the_browser(browsers: Browsers, tmp_path: Path):
+    """With their zone, wherever the server is: in lists and texts, the title, the plots and the search by day."""
+    async with a_tab(browsers, tmp_path, timezone_id="Asia/Kathmandu") as tab:
+        await tab.log_in()
+        started = tab.session.started_at.astimezone(timezone(timedelta(hours=5, minutes=45)))
+        day, clock = f"{started:%a %-d %b %Y}", f"{started:%H:%M} GMT+5:45"
+        await tab.open(f"/calls/{tab.session.uuid}")
+        await expect(tab.page.locator(".sub time")).to_have_text(f"{day}, {clock}")
+        await expect(tab.page).to_have_title(f"Call on {day}, {clock} · Voice Gateway")
+        await tab.open("/calls")
+        row = tab.page.locator(f"a[href='/calls/{tab.session.uuid}'] time")
+        await expect(row.locator("b")).to_have_text(clock)
+        await expect(row.locator("span")).to_have_text(day)
+        for since, is_found in ((started, 1), (started + timedelta(days=1), 0)):
+            await tab.page.get_by_label("From").fill(f"{since:%Y-%m-%d}")
+            await tab.page.get_by_role("button", name="Search").click()
+            await expect(row).to_have_count(is_found)
+        await tab.open("/vitals?period=day")
+        tip = tab.page.locator("rect.hover > title").last
+        await expect(tip).to_have_text(re.compile(r"^\d+ \w+ \d\d:\d\d to \d+ \w+ \d\d:\d\d GMT\+5:45: "))
+        await expect(tab.page.locator("text[data-form='zone']").first).to_have_text("GMT+5:45")
+        minutes = {tick[-2:] for tick in await tab.page.locator("text[data-form='hour']").all_text_contents()}
+        assert minutes == {(await tip.text_content() or "").split(" ")[2][-2:]}

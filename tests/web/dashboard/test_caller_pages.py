@@ -2,14 +2,18 @@
 
 import json
 import re
+from datetime import UTC, datetime
 
 from markupsafe import escape
 
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.report import MemoryReports
-from gateway.memory.facts import FactStore
+from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore
+from tests.calls.aftermath import a_session
 from tests.web.conftest import Visitor
+from tests.web.dashboard.examples import keep
 
 ANA = "+12025550143"
 
@@ -25,15 +29,39 @@ async def fact_form(visitor: Visitor, text: str) -> dict[str, str]:
 async def test_list_shows_who_called(visitor: Visitor):
     page = await visitor.page("/callers")
     assert "12 callers" in page and "Ana Ruiz" in page and "+1 202-555-0143" in page
-    found = await visitor.post("/callers/find", find="0143")
-    page = await visitor.page(found.headers["location"])
-    assert "1 caller with 0143 in their number" in page and "Ana Ruiz" in page and "Tom Becker" not in page
+    for text in ("0143", "+1 (202) 555-0143", "ruiz"):
+        found = await visitor.post("/callers/find", find=text)
+        page = await visitor.page(found.headers["location"])
+        assert "1 caller found" in page and "Ana Ruiz" in page and "Tom Becker" not in page
+    found = await visitor.post("/callers/find", find="zyzzyva")
+    assert "No callers found" in await visitor.page(found.headers["location"])
 
 
 async def test_caller_shows_facts_with_their_source(visitor: Visitor):
     page = await visitor.page(await visitor.caller_address())
     assert "Can&#39;t take calls at work" in page and "constraint · 90% confidence" in page
     assert f'href="/calls/{visitor.session.uuid}"' in page
+
+
+async def test_caller_goes_by_name(visitor: Visitor):
+    """In the title, on the button that forgets, and among callers from the same number."""
+    other = a_session(caller="customer-7", number=ANA)
+    await keep(visitor.store, other, CallSummary("Leo Brandt", (), (), (), (), "", "test"))
+    page = await visitor.page(await visitor.caller_address())
+    assert "<title>Ana Ruiz · Voice Gateway</title>" in page
+    assert 'Forget <bdi>Ana Ruiz</bdi> <span class="number">+1 202-555-0143</span></button>' in page
+    assert 'This includes <bdi>Leo Brandt</bdi> <span class="number">customer-7</span>, who called' in page
+
+
+async def test_name_has_a_label(visitor: Visitor):
+    fact = CallerFact("Is called Ana Ruiz", "identity", 0.9, (1,))
+    await FactStore(visitor.store).learn(a_session(caller=ANA), [fact], datetime.now(UTC))
+    form = await fact_form(visitor, "Name: Ana Ruiz")
+    address = await visitor.caller_address()
+    page = await visitor.page(address)
+    assert ">Name: Ana Ruiz<" in page and 'value="Name: Ana Ruiz"' in page and "Is called" not in page
+    await visitor.post(f"{address}/facts", **form, do="save", text="Name: Anna Ruiz")
+    assert "Is called Anna Ruiz" in [fact.text for fact in await FactStore(visitor.store).known("maya", ANA, 99)]
 
 
 async def test_fact_can_be_corrected(visitor: Visitor):

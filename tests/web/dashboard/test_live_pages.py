@@ -1,4 +1,4 @@
-"""The page of calls that go on: a real call, watched and steered by somebody who is logged in."""
+"""The live page: a real call, watched and controlled by an operator."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ async def test_page_leads_to_what_is_known(stage: Stage):
             await call.hang_up()
             await stage.idle()
             assert (await http.get(path)).status_code == 404
-        assert answer.status_code == 404  # nobody knows who that was
+        assert answer.status_code == 404  # the call is over
         [known] = re.findall(r'href="(/callers/[^"]+)"', (await http.get("/")).text)[:1]
         assert "+1 202-555-0143" in (await http.get(known)).text
 

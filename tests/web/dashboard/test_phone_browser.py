@@ -7,7 +7,7 @@ Pictures are left in build/screenshots, to be looked at.
 import contextlib
 import re
 import wave
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +33,11 @@ FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # of the browser
 
 
-def spoken(path: Path) -> Path:
+def spoken(path: Path, says: Sequence[tuple[str, float]] = SAYS) -> Path:
     """A file for the microphone: 48 kHz, as most have it."""
     pieces = [
         piece
-        for text, pause in SAYS
+        for text, pause in says
         for piece in (decode(pico(text)) if text else np.zeros(0, np.float32), np.zeros(int(8000 * pause)))
     ]
     samples = np.concatenate(pieces)
@@ -98,10 +98,12 @@ async def a_page(
 
 async def talk(page: Page) -> str:
     """One call by click, until it is over and remembered; the agent's first words."""
+    processed = page.get_by_text("Call processed.")
     await page.get_by_role("button", name="Call").click()
+    await expect(processed).to_have_count(0)  # of the call before
     await expect(page.locator(".turn.caller")).not_to_have_count(0)
     assert await page.locator("meter.caller").evaluate("meter => meter.max") == 1
-    await expect(page.get_by_text("Call processed.")).to_be_visible()
+    await expect(processed).to_be_visible(timeout=2 * PATIENCE)  # a call in real time
     await expect(page.get_by_role("button", name="Call")).to_be_visible()
     await expect(page.get_by_text("Call ended: agent hung up.")).to_be_visible()
     return await page.locator(".turn.agent .said").first.inner_text()

@@ -12,6 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from gateway.settings import Secret
+from gateway.web.auth import MAX_GUESSES
 from gateway.web.softphone import GuestLink, TokenCodec
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
@@ -21,7 +22,7 @@ OTHER = "+12025550199"
 
 @dataclass
 class Booth:
-    """A gateway, and somebody at its dashboard."""
+    """A gateway, and an operator who is logged in to its dashboard."""
 
     http: httpx.AsyncClient
     engine: FakeDeepgram
@@ -44,8 +45,8 @@ class Booth:
     async def call_once(self, sealed: str, **headers: str) -> httpx.Response:
         return await self.http.post("/phone/guest/call", data={"pass": sealed}, headers=headers)
 
-    async def talk(self, placed: dict[str, Any], *said: str) -> None:
-        """The whole call, on its media socket."""
+    async def talk(self, placed: dict[str, Any], *said: str, function: str = "") -> None:
+        """The whole call, on its media socket. The agent calls the function last."""
         url = str(self.http.base_url).replace("http", "ws")
         async with connect(f"{url.rstrip('/')}{placed['media_path']}", compression=None, proxy=None) as socket:
             content = {
@@ -61,6 +62,8 @@ class Booth:
             await conversation.configured()
             for text in said:
                 await conversation.user_says(text)
+            if function:
+                await conversation.call_functions([function])
             await socket.send('{"event": "stop", "streamSid": "stream", "stop": {}}')
             await socket.wait_closed()
 
@@ -156,6 +159,16 @@ async def test_pass_follows_its_own_call_alone(booth: Booth):
     assert len({event["session"] for event in events}) == 1
 
 
+async def test_pass_shows_no_words_of_functions(booth: Booth):
+    """They are for operators: a function may return more than the agent says."""
+    placed = (await booth.call(caller=CALLER)).json()
+    events = await booth.follow(placed)
+    await booth.talk(placed, "Goodbye.", function="end_call")
+    await until(lambda: "function_finished" in {event["event"] for event in events})
+    [finished] = [event for event in events if event["event"] == "function_finished"]
+    assert finished["ok"] and not {"arguments", "result"} & finished.keys()
+
+
 async def test_withheld_number_is_told_nothing(booth: Booth):
     placed = (await booth.call(caller=CALLER, withheld="1")).json()
     await booth.talk(placed, "My name is Anna.")
@@ -173,10 +186,10 @@ async def test_nothing_is_followed_without_a_pass(booth: Booth, path: str, heade
 
 async def test_guesses_are_limited_and_the_right_link_works(booth: Booth):
     sealed = pass_of(await booth.link(caller=CALLER))
-    answers = [await booth.call_once(f"guess-{number}") for number in range(6)]
+    answers = [await booth.call_once(f"guess-{number}") for number in range(MAX_GUESSES + 1)]
     answers += [await booth.http.get(path, headers=WRONG) for path in ("/phone/events", "/phone/memory")]
-    assert [answer.status_code for answer in answers] == [403] * 5 + [429] * 3
-    assert all(answer.headers["retry-after"] for answer in answers[5:])
+    assert [answer.status_code for answer in answers] == [403] * MAX_GUESSES + [429] * 3
+    assert all(answer.headers["retry-after"] for answer in answers[MAX_GUESSES:])
     assert (await booth.call_once(sealed)).status_code == 201
 
 

@@ -41,14 +41,14 @@ def test_answer_queues_until_it_is_cleared(tmp_path):
     """The engine sends two seconds at once; after one of them the caller interrupts."""
     clear = {"t": 2.0, "to": "carrier", "frame": {"event": "clear"}}
     sound = read_recording(written(tmp_path / "a.jsonl", spoken(1.0, LOUD * 100), clear, heard(3.0)))
-    [agent] = [span for span in sound.spans() if span.who == "agent"]
+    [agent] = [span for span in sound.spans if span.who == "agent"]
     assert (agent.start, agent.end) == (1.0, 2.0)
 
 
 def test_short_pauses_are_part_of_speech(tmp_path):
     frames = [heard(at / 50) for at in (*range(0, 10), *range(20, 30), *range(100, 110), 150)]
     sound = read_recording(written(tmp_path / "a.jsonl", *frames))
-    assert [(span.start, span.end) for span in sound.spans()] == [(0.0, 0.6), (2.0, 2.2)]
+    assert [(span.start, span.end) for span in sound.spans] == [(0.0, 0.6), (2.0, 2.2)]
 
 
 def test_peaks_tell_loud_from_silent(tmp_path):
@@ -64,7 +64,7 @@ def test_peaks_tell_loud_from_silent(tmp_path):
 def test_broken_file_is_no_sound(tmp_path, content):
     (tmp_path / "a.jsonl").write_bytes(content)
     sound = read_recording(tmp_path / "a.jsonl")
-    assert sound is None or not sound.spans()
+    assert sound is None or not sound.spans
 
 
 def test_half_written_line_is_left_out(tmp_path):
@@ -76,7 +76,7 @@ def test_half_written_line_is_left_out(tmp_path):
 @pytest.mark.parametrize("path", [RECORDED, BARGE_IN])
 def test_real_recordings_have_two_voices(path):
     sound = read_recording(path)
-    assert {span.who for span in sound.spans()} == {"caller", "agent"}
+    assert {span.who for span in sound.spans} == {"caller", "agent"}
     assert sound.ended is not None
 
 

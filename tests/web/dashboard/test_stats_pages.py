@@ -6,6 +6,7 @@ import pytest
 
 from gateway.history.calls_table import CallsTable
 from gateway.history.stores import open_local_store
+from gateway.response_time import ResponseTime
 from gateway.session import EndReason
 from gateway.web.dashboard.stats_pages import PERIODS, StatsQuery, calls_plot, latency_plot
 from tests.calls.aftermath import CALLER, a_session
@@ -29,7 +30,7 @@ async def a_call(store, hours, **fields):
 
 async def test_figures_of_a_day(store):
     await a_call(store, 100)
-    await a_call(store, 3, timings=[{"first_frame": value / 100} for value in range(1, 101)])
+    await a_call(store, 3, timings=[ResponseTime(first_frame=value / 100).as_json() for value in range(1, 101)])
     await a_call(store, 2.5, end_reason=EndReason.FAILED, caller="+12025550188", receipt={"items": [{}]})
     stats = await StatsQuery(CallsTable(store), now=lambda: NOW).of(PERIODS["day"])
     assert (stats.calls, stats.callers, stats.returning, stats.with_memory, stats.failed) == (2, 2, 1, 1, 1)
@@ -46,7 +47,7 @@ async def test_empty_periods_can_be_drawn(store, period):
 
 
 async def test_plots_tell_their_figures_in_words(store):
-    await a_call(store, 1, timings=[{"first_frame": 0.84}])
+    await a_call(store, 1, timings=[ResponseTime(first_frame=0.84).as_json()])
     stats = await StatsQuery(CallsTable(store), now=lambda: NOW).of(PERIODS["week"])
     assert "1 call in 7 days, 0 failed" in calls_plot(stats)
     assert "median response time 840 ms" in latency_plot(stats)
@@ -59,7 +60,8 @@ def test_nobody_is_named_in_figures():
 @pytest.mark.parametrize("period", ["day", "week", "month", "quarter", "nonsense"])
 async def test_every_period_has_its_plots(visitor: Visitor, period: str):
     page = await visitor.page(f"/vitals?period={period}")
-    assert page.count('class="plot"') == 2 and "All calls are archived, summarised and stored." in page
+    assert page.count('class="plot wide"') == page.count('class="plot narrow"') == 2
+    assert "All calls are archived, summarised and stored." in page
 
 
 async def test_page_shows_figures_and_state(visitor: Visitor):

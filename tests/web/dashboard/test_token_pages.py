@@ -45,6 +45,7 @@ async def test_mcp_token_may_be_bound(visitor: Visitor):
     await created(visitor, scope="mcp", agent=agent, caller="+1 202 555 0143")
     [token] = await TokenTable(visitor.store).tokens()
     assert (token.scope, token.agent, token.caller) == (TokenScope.MCP, agent, "+12025550143")
+    assert '<bdi>Ana Ruiz</bdi> <span class="number">+1 202-555-0143</span>' in await visitor.page("/tokens")
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,10 @@ async def test_what_went_wrong_is_in_plain_words(browsers: Browsers, tmp_path: P
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--use-fake-device-for-media-stream", "--deny-permission-prompts"), "This page may not use your microphone."),
+        (
+            ("--use-fake-device-for-media-stream", "--deny-permission-prompts"),
+            "This page is not allowed to use your microphone.",
+        ),
         (("--use-fake-ui-for-media-stream",), "No microphone found."),
     ],
 )

@@ -1,7 +1,7 @@
 // The page of live calls.
 "use strict";
 const cards = document.getElementById("lives");
-const template = document.getElementById("card");
+const fullCards = Number(cards.dataset.fullCards);
 const connection = document.getElementById("link");
 const shownAt = Date.parse(cards.dataset.now);
 const atStart = new Set([...cards.children].map((card) => card.dataset.session));
@@ -17,33 +17,59 @@ function recount() {
   const count = cards.querySelectorAll("article:not(.over)").length;
   document.getElementById("count").textContent = many(count + unseen, "live call");
   document.getElementById("quiet").hidden = cards.children.length > 0;
+  const more = document.getElementById("more");
+  more.hidden = !unseen;
+  more.textContent = `${many(unseen, "more call")}. Each appears here with its next event.`;
+}
+
+// Events have the number only. A call that rings is not known by name yet.
+async function showName(card, number) {
+  const response = await fetch(`/live/${card.dataset.session}/name`).catch(() => null);
+  const name = response?.ok ? clean(await response.text()) : "";
+  if (!name) return;
+  card.querySelector(".caller-name").textContent = name;
+  card.querySelector(".caller-number").hidden = false;
+  card.querySelector(".caller-number .number").textContent = readable(number);
+  card.setAttribute("aria-label", `Call from ${name}`);
 }
 
 function openCard(event) {
   const known = cardOf(event.session);
   if (known) return known;
   if (!["ringing", "answered"].includes(event.event) && unseen) unseen -= 1;
-  const card = template.content.cloneNode(true).querySelector("article");
+  const isFull = cards.querySelectorAll("article:not(.compact, .over)").length < fullCards;
+  const card = document.getElementById(isFull ? "card" : "row").content.cloneNode(true).querySelector("article");
   const id = uuid(event.session);
   card.dataset.session = id;
   card.setAttribute("aria-label", `Call from ${readable(event.caller) || "a withheld number"}`);
   card.querySelector(".caller-name").textContent = readable(event.caller) || "Number withheld";
   card.querySelector(".agent-name").textContent = clean(event.agent);
+  card.querySelector(".since").append(timeElement(event.at, "clock"));
+  if (isFull) fillCard(card, id, event);
+  else card.querySelector("h2 a").href = `/?call=${id}`;
+  cards.insertBefore(card, isFull ? cards.firstChild : cards.querySelector(".compact"));
+  if (event.caller && !["ringing", "dialling", "answered"].includes(event.event)) showName(card, event.caller);
+  recount();
+  return card;
+}
+
+function fillCard(card, id, event) {
   card.querySelector(".carrier").textContent = clean(event.carrier);
-  const since = card.querySelector(".since");
-  since.dateTime = event.at;
-  since.textContent = new Date(event.at).toTimeString().slice(0, 5);
   for (const form of card.querySelectorAll("form")) form.action = form.getAttribute("action").replace("//", `/${id}/`);
   card.querySelector(".known a").href = `/live/${id}/caller`;
   card.querySelector(".known").hidden = !event.caller;
   const listenButton = card.querySelector(".listen");
   if (listenButton) listenButton.dataset.audio = `/live/${id}/listen.wav`;
-  cards.prepend(card);
-  recount();
-  return card;
 }
 
-const transcript = (card) => new Transcript(card.querySelector(".turns"));
+function answered(event) {
+  const card = openCard(event);
+  setState(card, "live");
+  if (event.caller && card.querySelector(".caller-number").hidden) showName(card, event.caller);
+}
+
+// A row shows the last thing only.
+const transcript = (card) => new Transcript(card.querySelector(".turns"), card.classList.contains("compact") ? { most: 1 } : {});
 
 function setState(card, label, bad) {
   const badge = card.querySelector(".state");
@@ -54,10 +80,10 @@ function setState(card, label, bad) {
 function closeCard(card, event) {
   card.classList.add("over");
   setState(card, clean(event.reason) || "ended", false);
-  for (const field of card.querySelectorAll(".operator button, .operator input")) field.disabled = true;
+  for (const field of card.querySelectorAll(".controls button, .controls input")) field.disabled = true;
   const listenButton = card.querySelector(".listen");
   if (listenButton) stopListening(listenButton);
-  card.querySelector(".known").hidden = true;
+  for (const link of card.querySelectorAll(".known")) link.hidden = true;
   for (const meter of card.querySelectorAll("meter")) meter.value = 0;
   transcript(card).note(`Call ended after ${clock(event.seconds || 0)}`);
   setTimeout(() => { card.remove(); recount(); }, REMOVE_AFTER);
@@ -76,9 +102,10 @@ const handlers = {
   dialling: (event) => setState(openCard(event), "dialling"),
   unanswered: (event) => { const card = cardOf(event.session); if (card) closeCard(card, event); },
   ringing: (event) => setState(openCard(event), "ringing"),
-  answered: (event) => setState(openCard(event), "live"),
+  answered,
   memory: (event) => transcript(openCard(event)).memory(event),
   turn: (event) => transcript(openCard(event)).turn(event),
+  answer_started: (event) => transcript(openCard(event)).timed(event),
   interruption: (event) => transcript(openCard(event)).interrupted(event),
   function_called: (event) => transcript(openCard(event)).functionCalled(event),
   function_finished: (event) => transcript(openCard(event)).functionFinished(event),
@@ -86,7 +113,7 @@ const handlers = {
   engine_back: (event) => setState(openCard(event), "live"),
   media_lost: (event) => setState(openCard(event), "media stream lost", true),
   voicemail: (event) => transcript(openCard(event)).note(`Voicemail ${event.state}`),
-  error: (event) => transcript(openCard(event)).note(`${event.what}: ${event.reason}`),
+  error: (event) => transcript(openCard(event)).problem(event),
   hangup: (event) => {
     const card = cardOf(event.session);
     if (card) closeCard(card, event);
@@ -120,7 +147,7 @@ for (const [name, handle] of Object.entries(handlers)) {
 source.addEventListener("levels", (message) => {
   for (const level of JSON.parse(message.data).levels) {
     const card = cardOf(level.session);
-    if (!card) continue;
+    if (!card || card.classList.contains("compact")) continue;
     card.querySelector("meter.caller").value = level.caller;
     card.querySelector("meter.agent").value = level.agent;
   }

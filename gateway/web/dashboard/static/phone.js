@@ -10,8 +10,6 @@ if (guestToken) history.replaceState(null, "", location.pathname);
 
 const KEYS = { 1: [697, 1209], 2: [697, 1336], 3: [697, 1477], 4: [770, 1209], 5: [770, 1336], 6: [770, 1477], 7: [852, 1209], 8: [852, 1336], 9: [852, 1477], "*": [941, 1209], 0: [941, 1336], "#": [941, 1477] };
 
-const SPEECH_LEVEL = 0.4; // -40 dB
-
 async function showMemory(watchToken, heading) {
   const response = await fetch("/phone/memory", { headers: { Authorization: `Bearer ${watchToken}` }, cache: "no-store" });
   if (!response.ok) return;
@@ -22,7 +20,7 @@ async function showMemory(watchToken, heading) {
   for (const fact of facts) list.append(make("li", "", fact));
   for (const call of calls) {
     const item = make("li", "");
-    item.append(make("b", "", new Date(call.at).toLocaleString([], { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" })));
+    item.append(make("b", "", timeText(new Date(call.at), "moment")));
     item.append(make("span", "", ` ${[...new Set(call.about)].join(" · ")}`));
     list.append(item);
   }
@@ -36,7 +34,6 @@ class Call {
     this.request = guestToken === null ? new URLSearchParams(new FormData(part("who"))) : new URLSearchParams({ pass: guestToken });
     this.following = new AbortController();
     this.responseTimes = []; // in seconds
-    this.frames = this.agentAt = this.spokeAt = 0; // counted in 20 ms frames
     this.ended = false;
   }
 
@@ -85,26 +82,13 @@ class Call {
     this.media?.send("media", { payload: textOf(frame) });
     part("you").value = you;
     part("agent").value = agent;
-    this.frames += 1;
-    if (you > SPEECH_LEVEL) this.spokeAt = this.frames;
-    if (agent > SPEECH_LEVEL) {
-      if (this.spokeAt && this.frames - this.agentAt > 15) this.answerHeard((this.frames - this.spokeAt) * 0.02);
-      this.agentAt = this.frames;
-      this.spokeAt = 0;
-    }
   }
 
-  // As the caller experiences it: from their last sound to the agent's first, end-of-turn detection included.
-  answerHeard(seconds) {
-    this.wait = seconds + (this.audio.context.outputLatency || 0);
-    this.showResponseTime();
-  }
-
-  turn(event) {
-    if (event.speaker === "caller") this.wait = undefined;
-    transcript.turn({ ...event, latency: undefined });
-    if (typeof event.latency === "number") this.answer = transcript.list.lastElementChild;
-    this.showResponseTime();
+  timed(event) {
+    if (typeof event.latency !== "number" || event.counted_from !== "voice") return;
+    this.responseTimes.push(event.latency);
+    const median = [...this.responseTimes].sort((one, other) => one - other)[Math.floor((this.responseTimes.length - 1) / 2)];
+    part("latency").textContent = `Response time: ${milliseconds(median)} median (${many(this.responseTimes.length, "answer")})`;
   }
 
   handle(event) {
@@ -118,12 +102,13 @@ class Call {
         transcript.memory(event);
         showMemory(this.placed.watch, `What ${clean(event.agent)} remembers`);
         break;
-      case "turn": this.turn(event); break;
+      case "turn": transcript.turn(event); this.timed(event); break;
+      case "answer_started": transcript.timed(event); this.timed(event); break;
       case "interruption": transcript.interrupted(event); break;
       case "function_called": transcript.functionCalled(event); break;
       case "function_finished": transcript.functionFinished(event); break;
       case "engine_lost": transcript.note("Voice engine lost; reconnecting"); break;
-      case "error": transcript.note(`${event.what}: ${event.reason}`); break;
+      case "error": transcript.problem(event); break;
       case "hangup":
         this.end("");
         if (call === this && !part("status").classList.contains("bad")) part("status").textContent = `Call ended: ${clean(event.reason)}.`;
@@ -135,17 +120,6 @@ class Call {
         break;
       default:
     }
-  }
-
-  // Text and audio of an answer arrive in any order.
-  showResponseTime() {
-    if (!this.answer || this.wait === undefined) return;
-    const seconds = this.wait;
-    this.answer.querySelector(".by").append(make("span", seconds >= 2 ? "chip slow" : "chip", milliseconds(seconds)));
-    this.answer = this.wait = undefined;
-    this.responseTimes.push(seconds);
-    const median = [...this.responseTimes].sort((one, other) => one - other)[Math.floor((this.responseTimes.length - 1) / 2)];
-    part("latency").textContent = `Response time: median ${milliseconds(median)} (${many(this.responseTimes.length, "answer")})`;
   }
 
   tick() {
@@ -214,7 +188,9 @@ part("mute").addEventListener("click", (event) => {
 for (const key of panel.querySelectorAll("[data-key]")) key.addEventListener("click", () => call?.press(key.dataset.key));
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, textarea, select");
-  if (!typing && panel.dataset.state === "talking" && KEYS[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) call.press(event.key);
+  if (typing || panel.dataset.state !== "talking" || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (KEYS[event.key]) call.press(event.key);
+  else if (event.key === "m") part("mute").click();
 });
 addEventListener("pagehide", () => { if (call && !call.ended) call.hangUp(); });
 

@@ -4,7 +4,7 @@ const MOST_TURNS = 200;
 const controls = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/g;
 
 const clean = (text) => String(text ?? "").replace(controls, "\ufffd");
-const milliseconds = (seconds) => (seconds < 0.9995 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
+const milliseconds = (seconds) => (seconds < 0.9995 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(2)} s`);
 const clock = (seconds) => `${Math.floor(Math.round(seconds) / 60)}:${String(Math.round(seconds) % 60).padStart(2, "0")}`;
 const many = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
@@ -15,43 +15,87 @@ function make(name, className, text) {
   return element;
 }
 
+// Why the agent was given nothing, where it is not for want of earlier calls.
+const NO_MEMORY = { late: "Memory is not loaded yet", failed: "Memory could not be loaded", off: "Memory is off" };
+
+// Problems of a call, by the fixed phrase of the event, and those codes of voice engines that say little to a person.
+const PROBLEMS = {
+  "engine warned": "Voice engine warning",
+  "engine failed": "The voice engine failed",
+  "voice engine gone": "The voice engine is unavailable",
+  "call could not be hung up": "The carrier did not end the call",
+  "call could not be transferred": "The call was not transferred",
+};
+const CODES = {
+  ANSWERED_IN_TEXT: "it answered in text instead of speech",
+  TRANSCRIPTION_FAILED: "it could not transcribe the caller",
+  THINK_REQUEST_FAILED: "the language model failed",
+  SLOW_THINK_REQUEST: "the language model is slow",
+  INCOMPLETE_MAX_OUTPUT_TOKENS: "the answer reached its length limit",
+  INCOMPLETE_CONTENT_FILTER: "its content filter stopped the answer",
+};
+function problemText({ what, reason }) {
+  if (what === "call failed") return "The call failed. See the log for details.";
+  const isCode = /^[A-Za-z0-9]+([_.][A-Za-z0-9]+)+$/.test(reason);
+  const words = CODES[reason] || (isCode ? reason.replace(/[_.]/g, " ").toLowerCase() : reason);
+  return [PROBLEMS[what] || what, words].filter(Boolean).join(": ");
+}
+
+// The gateway's figure for one answer: from the caller's last voiced frame, or from elsewhere if none was found.
+const NOTES = { voice: "", engine: " from the engine's end of turn", transcript: " from the transcript" };
+function responseTime({ latency, counted_from: countedFrom = "engine" }) {
+  const chip = make("span", latency >= 2 ? "chip slow" : "chip", milliseconds(latency) + NOTES[countedFrom]);
+  chip.title = "Response time";
+  return chip;
+}
+
 class Transcript {
-  constructor(list, { caller = "Caller", agent = "Agent" } = {}) {
+  constructor(list, { caller = "Caller", most = MOST_TURNS } = {}) {
     this.list = list;
-    this.names = { caller, agent };
+    this.most = most;
+    this.names = { caller, agent: "Agent", operator: "Operator" };
   }
 
   append(item) {
     const list = this.list;
     const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60;
     list.append(item);
-    while (list.children.length > MOST_TURNS) list.firstElementChild.remove();
+    while (list.children.length > this.most) list.firstElementChild.remove();
     if (atEnd) list.scrollTop = list.scrollHeight;
   }
 
   note(text) { this.append(make("li", "event", text)); }
 
+  problem(event) { this.note(problemText(event)); }
+
   turn(event) {
     const last = this.list.lastElementChild;
     if (event.speaker === "agent" && last && last.dataset.answer === String(event.answer)) {
       last.querySelector(".said").append(` ${clean(event.text)}`);
+      this.timed(event);
       this.append(last);
       return;
     }
-    const speaker = event.speaker === "caller" ? "caller" : "agent";
+    const speaker = event.speaker === "caller" ? "caller" : event.by_operator ? "operator" : "agent";
     const item = make("li", `turn ${speaker}`);
     if (event.answer !== undefined) item.dataset.answer = event.answer;
     const by = make("p", "by");
     by.append(make("b", "", this.names[speaker]));
-    if (typeof event.latency === "number") by.append(make("span", event.latency >= 2 ? "chip slow" : "chip", milliseconds(event.latency)));
     const said = make("p", "said", event.text);
     said.dir = "auto";
     item.append(by, said);
     this.append(item);
+    this.timed(event);
+  }
+
+  // The response time of an answer, with its text or after it.
+  timed(event) {
+    if (typeof event.latency !== "number" || event.by_operator) return;
+    this.list.querySelector(`[data-answer="${event.answer}"] .by:not(:has(.chip))`)?.append(responseTime(event));
   }
 
   interrupted(event) {
-    const items = [...this.list.querySelectorAll(".turn.agent")];
+    const items = [...this.list.querySelectorAll(".turn.agent, .turn.operator")];
     const item = items.reverse().find((one) => one.dataset.answer === String(event.answer)) || items[0];
     if (!item) return;
     const said = item.querySelector(".said");
@@ -61,7 +105,8 @@ class Transcript {
 
   memory(event) {
     if (event.facts || event.calls) this.note(`Memory loaded: ${many(event.facts, "fact")}, ${many(event.calls, "earlier call")}`);
-    else this.note("No earlier calls found");
+    else if (event.tier === "none") this.note("No access to memory");
+    else this.note(NO_MEMORY[event.outcome] || "No earlier calls found");
   }
 
   functionCalled(event) { if (event.function !== "end_call") this.note(`Calling ${event.function}`); }

@@ -9,13 +9,13 @@ const TEXTS = {
   en: {
     label: "Talk to us", microphone: "Waiting for your microphone…", calling: "Calling…", connected: "Connected", muted: "Connected, muted",
     mute: "Mute", hangUp: "Hang up", again: "Call again", close: "Close", transcript: "Transcript", you: "You", agent: "Agent", ended: "The call has ended.",
-    NotAllowedError: "This page may not use your microphone. Allow it in the browser's settings for this page, then call again.",
+    NotAllowedError: "This page is not allowed to use your microphone. Allow it in the browser's settings for this page, then call again.",
     NotFoundError: "No microphone found. Connect one, then call again.",
     NotReadableError: "Another program is using the microphone. Close it, then call again.",
     InsecurePage: "Calls need a secure connection. Open this page with https.",
     audio: "The browser can't play or record sound here. Try another browser.", gone: "The microphone was disconnected.",
     busy: "All lines are busy. Try again in a moment.", refused: "The call could not be started. Reload the page, then call again.",
-    unavailable: "Calls are not possible right now. Try again later.", lost: "The connection was lost. Call again to go on.",
+    unavailable: "Calls are not possible right now. Try again later.", lost: "The connection was lost. Call again to continue.",
   },
   de: {
     label: "Sprechen Sie mit uns", microphone: "Warten auf Ihr Mikrofon …", calling: "Anruf wird aufgebaut …", connected: "Verbunden", muted: "Verbunden, stumm",

@@ -7,7 +7,7 @@ slots do not ("from Leeds", "to York").
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
@@ -36,6 +36,8 @@ class SpokenValue:
     text: str
     start: int
     end: int
+    is_range_end: bool = False
+    """Of "Monday to Wednesday", the later one."""
 
     @property
     def slot(self) -> tuple[str, str]:
@@ -115,13 +117,31 @@ class OutcomeLanguage:
 
     def values(self, sentence: str) -> list[SpokenValue]:
         """The values of a sentence in their order; the longest where several begin."""
+        return list(self._values(sentence))
+
+    @lru_cache(maxsize=16)  # noqa: B019 — as above; a sentence is read several times in a row
+    def _values(self, sentence: str) -> tuple[SpokenValue, ...]:
         found: list[SpokenValue] = []
         for kind, start, end, key in self._candidates(sentence):
             if end > start and not any(start < other.end and other.start < end for other in found):
                 fit = (role for kinds, role, cue in self._roles if kind in kinds and cue.search(sentence[:start]))
                 role = key.partition(":")[0] if kind == "count" else next(fit, "")
                 found.append(SpokenValue(kind, role, key, sentence[start:end], start, end))
-        return sorted(found, key=lambda value: value.start)
+        return tuple(self._with_ranges(sentence, sorted(found, key=lambda value: value.start)))
+
+    def _with_ranges(self, sentence: str, values: list[SpokenValue]) -> list[SpokenValue]:
+        """In "Friday the 12th to Sunday the 14th" the later days have the role "end", so that both parts are kept."""
+        is_end = False
+        for place, (one, two) in enumerate(pairwise(values), 1):
+            between = sentence[one.end : two.start]
+            is_joined = one.slot[0] == two.slot[0] and one.kind in (*_DAYS, "time")
+            if is_joined and self.cue("range").fullmatch(between):
+                is_end = True
+            elif not (is_joined and is_end and between.strip(" ,") in ("", "the")):
+                is_end = False
+            if is_end:
+                values[place] = replace(two, role="end", is_range_end=True)
+        return values
 
     def _candidates(self, sentence: str) -> Iterator[tuple[str, int, int, str]]:
         for kind, pattern in self._patterns:
@@ -156,27 +176,31 @@ class OutcomeLanguage:
                 if noun
                 else self.table["same_counted"][0].split()[0]
             )
-            return f"{noun}:{self._number(parts['count'])}"
+            return f"{noun}:{self.number(parts['count'])}"
         if kind == "time":
             return self._time_key(parts, match[0].casefold())
         if kind == "date":
             month = next((str(n) for n, month in enumerate(self._months, 1) if month in parts.get("in", "")), "")
-            return f"{month}|{self._number(parts['day'])}"
+            return f"{month}|{self.number(parts['day'])}"
         if kind == "money":
-            return re.sub(r"\D|(?<=\.)0+$", "", parts["sum"]) or self._number(parts["sum"])
+            return re.sub(r"\D|(?<=\.)0+$", "", parts["sum"]) or self.number(parts["sum"])
         return unaccented(match[0].casefold())
 
     def _time_key(self, parts: Mapping[str, str], text: str) -> str:
-        hour = int(self._number(parts["hour"]) or 0) if "hour" in parts else 12
-        minute = int(self._number(parts.get("minute") or parts.get("minute2") or "0") or 0)
+        hour = int(self.number(parts["hour"]) or 0) if "hour" in parts else 12
+        minute = int(self.number(parts.get("minute") or parts.get("minute2") or "0") or 0)
         if self.cue("half_past").search(text):
             minute = 30
+        if "quarter_past" in parts or "past" in parts:
+            minute = 15 if "quarter_past" in parts else int(self.number(parts["minutes"]))
+        if "quarter_to" in parts or "before" in parts:
+            hour, minute = hour - 1 or 12, 45 if "quarter_to" in parts else 60 - int(self.number(parts["minutes"]))
         later = self.cue("after_noon").search(text)
         earlier = self.cue("before_noon").search(text)
         half = "pm" if later or hour > 12 else "am" if earlier else ""
         return f"{hour % 12}:{minute:02}|{half}"
 
-    def _number(self, words: str) -> str:
+    def number(self, words: str) -> str:
         """Digits for a number in digits or words; the words if it is none."""
         if digits := re.match(r"\d+", words):
             return str(int(digits[0]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.finalization.summary.spoken_values import outcome_language, spoken_language
+from gateway.text.spoken_values import outcome_language, spoken_language
 
 ENGLISH = outcome_language("en")
 
@@ -50,6 +50,10 @@ def test_other_languages_have_values(language, text, values):
         ("at 10:45", "10:45 am", True),
         ("half past 3 in the afternoon", "15:30", True),
         ("8 am", "8 pm", False),
+        ("quarter to five", "4:45", True),
+        ("at ten past one", "1:10", True),
+        ("at twenty to one", "12:40", True),
+        ("at two thirty", "2:30", True),
         ("the 9th", "March 9th", True),
         ("$65", "65 dollars", True),
         ("at the Lucca", "at Lucca", True),

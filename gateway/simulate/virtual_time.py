@@ -1,7 +1,8 @@
 """
-An event loop whose clock jumps to the next timer instead of waiting for it.
+An event loop with a clock of its own: it jumps to the next timer instead of waiting for it, or runs at some speed.
 
-A scripted call of minutes runs in milliseconds, and always in the same order. Mark a test, or a whole module:
+A call of minutes runs in milliseconds, and always in the same order. `gateway replay` runs recorded calls on it, and
+so does a test that is marked, or a whole module:
 
     pytestmark = pytest.mark.virtual_time
 
@@ -17,12 +18,17 @@ read. It does not know about other processes or about threads of any other kind:
 """
 
 import asyncio
+import math
 import selectors
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+_LEAST_WAIT: Final = 0.001
+"""Seconds; shorter waits are added up, because the system rounds them up."""
 
 
 class Deadlock(RuntimeError):
@@ -30,10 +36,12 @@ class Deadlock(RuntimeError):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
+    """`speed`: seconds of its clock in a real second while the loop is idle. Infinite: the clock jumps."""
+
+    def __init__(self, speed: float = math.inf) -> None:
         self._now = 1000.0
         self._threads_at_work = 0
-        super().__init__(_JumpingSelector(self))
+        super().__init__(_JumpingSelector(self, speed))
 
     def time(self) -> float:
         return self._now
@@ -67,9 +75,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 class _JumpingSelector(selectors.DefaultSelector):
     """Where the loop would wait for its next timer, moves the clock there."""
 
-    def __init__(self, loop: VirtualTimeLoop) -> None:
+    def __init__(self, loop: VirtualTimeLoop, speed: float) -> None:
         super().__init__()
         self._loop = loop
+        self._speed = speed
+        self._unwaited = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._loop.waits_for_threads:
@@ -81,5 +91,14 @@ class _JumpingSelector(selectors.DefaultSelector):
             if len(self.get_map()) > 1:  # one is the loop's own wake-up pipe
                 return super().select(None)
             raise Deadlock("every task waits, and nothing is left that could wake one")
-        self._loop.advance(timeout)
+        self._unwaited += timeout / self._speed
+        if self._unwaited < _LEAST_WAIT:
+            self._loop.advance(timeout)
+            return ready
+        before = time.monotonic()
+        ready = super().select(self._unwaited)
+        waited = time.monotonic() - before
+        unwaited, self._unwaited = self._unwaited, 0.0
+        # Data that came early must be handled before the timer.
+        self._loop.advance(timeout if not ready else min(timeout, timeout * waited / unwaited))
         return ready

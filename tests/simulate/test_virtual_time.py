@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tests.virtual_time import Deadlock, VirtualTimeLoop
+from gateway.simulate.virtual_time import Deadlock, VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
 
