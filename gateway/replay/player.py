@@ -181,15 +181,19 @@ class Player:
     async def _send(self, frame: RecordedFrame, call: CarrierCall) -> None:
         sender: CarrierCall | SimulatedEngine = call if frame.peer == "carrier" else self._engine
         await self._switch_to(sender)
-        if frame.peer == "engine" and self._awaits_engine:
-            self._awaits_engine = False
-            self._engine.admit()
-            await self._engine.wait_connected(self._timeout)
+        await self._admit_for(frame)
         if _is(frame, "event", "stop"):
             self._stream_is_over = True
             await self._note_end(call)
         assert not isinstance(frame.content, AudioChecksum)  # recorded for sent audio only
         await sender.send(frame.content)
+
+    async def _admit_for(self, frame: RecordedFrame) -> None:
+        """Accept the connection that the first frame of an engine's session needs, whichever side sent it."""
+        if frame.peer == "engine" and self._awaits_engine:
+            self._awaits_engine = False
+            self._engine.admit()
+            await self._engine.wait_connected(self._timeout)
 
     async def _switch_to(self, sender: CarrierCall | SimulatedEngine | None) -> None:
         if self._last_sender is not None and self._last_sender is not sender:
@@ -204,6 +208,7 @@ class Player:
         self._gateway_hung_up = call.ended.is_set()
 
     async def _wait_for(self, frame: RecordedFrame, call: CarrierCall) -> None:
+        await self._admit_for(frame)
         expected = self._expected[frame.peer]
         if isinstance(frame.content, AudioChecksum):
             silent = frame.peer == "engine" and frame.content == SILENCE

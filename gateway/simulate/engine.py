@@ -38,6 +38,7 @@ class SimulatedEngine:
                 self._port,
                 process_request=self._check_handshake,
                 compression=None,
+                open_timeout=None,  # a handshake waits until it is admitted
                 ping_interval=None,
                 close_timeout=1,
                 max_size=None,

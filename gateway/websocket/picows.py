@@ -222,7 +222,8 @@ async def connect(
         raise handshake_refused(error.response.status if error.response is not None else 0) from None
     except (OSError, TimeoutError, WSError, ssl.SSLError) as error:
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
-    assert isinstance(listener, PicowsSocket)
+    if not isinstance(listener, PicowsSocket):  # None: the peer hung up before it had answered the handshake
+        raise EngineUnavailable("the engine can't be reached: it closed the connection during the handshake")
     return listener
 
 

@@ -63,6 +63,14 @@ async def test_facts_and_topics_are_told_again(tmp_path: Path, carrier_name: str
     assert await replayed(last) == []
 
 
+async def test_engine_that_does_not_speak_first(tmp_path: Path) -> None:
+    """Its Welcome is missing or late: the settings are the first frame of the connection."""
+    async with recording_stage(tmp_path) as stage:
+        stage.engine.behave(welcome=False)
+        await one_call(stage, *FIRST)
+    await replay_all(tmp_path / "recordings")
+
+
 async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
     async with HeldRemem() as remem:
         async with recording_stage(tmp_path / "here", REMEM_API_URL=remem.url, REMEM_API_KEY=remem.api_key) as stage:

@@ -263,6 +263,20 @@ async def test_unreachable_engine_is_unavailable(library):
 
 
 @LIBRARIES
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 101 Switching"], ids=["nothing", "half an answer"])
+async def test_engine_that_hangs_up_in_the_handshake_is_unavailable(library, answer):
+    async def hang_up(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(EngineUnavailable):
+            await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=60)
+
+
+@LIBRARIES
 async def test_unread_audio_is_counted(library):
     """`buffered_bytes` shows a peer that does not read; neither sending to it nor closing blocks."""
     owner = Echo()
