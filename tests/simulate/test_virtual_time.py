@@ -1,11 +1,16 @@
 import asyncio
+import socket
+import sys
 import time
 
 import pytest
 
+from gateway.simulate import virtual_time
 from gateway.simulate.virtual_time import Deadlock, VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
+
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the clock knows only Linux's sockets")
 
 
 async def test_hours_pass_at_once():
@@ -53,6 +58,42 @@ async def test_loopback_data_arrives_before_the_timer():
         async with asyncio.timeout(5):
             assert await reader.readline() == b"hello\n"
         writer.close()
+
+
+@ON_LINUX
+async def test_clock_stands_while_the_kernel_carries_data(monkeypatch):
+    """A busy kernel is simulated: it says a few times that a byte has not arrived yet."""
+    loop = asyncio.get_running_loop()
+    asked_at = []
+
+    def received(fd):
+        asked_at.append(loop.time())
+        return 6 if len(asked_at) < 5 else 7
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        server, _ = listener.accept()
+        with server:
+            loop.add_reader(client, pytest.fail)
+            loop.add_reader(server, pytest.fail)
+            monkeypatch.setattr(virtual_time, "_sent", lambda fd: 7)
+            monkeypatch.setattr(virtual_time, "_received", received)
+            before = loop.time()
+            await asyncio.sleep(1)
+            assert loop.time() == before + 1
+            loop.remove_reader(client)
+            loop.remove_reader(server)
+    assert set(asked_at[:5]) == {before}
+
+
+@ON_LINUX
+def test_bytes_sent_and_received_are_counted():
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        server, _ = listener.accept()
+        with server:
+            client.sendall(b"hello")
+            assert server.recv(100) == b"hello"
+            assert virtual_time._received(server.fileno()) == 5
+            assert virtual_time._sent(client.fileno()) in (5, 0)  # 0 once it has been acknowledged
 
 
 def test_deadlock_is_reported():
