@@ -1,6 +1,5 @@
 """Callers identified by more than their number: whose memory a call gets. Both carriers."""
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -12,7 +11,7 @@ import pytest
 from gateway.history.erasure import DataLocations, Eraser, NoSharedData, holding
 from gateway.history.stores import Stores, open_local_store
 from gateway.settings import Secret
-from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged
+from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged, until_it
 
 FUNCTIONS = '''
 from gateway import Conversation
@@ -152,10 +151,12 @@ async def test_functions_know_what_was_kept_of_whom_they_found(stage: Stage) -> 
     _, conversation = await stage.dial(OTHER_PHONE)
     assert await _asked(conversation, "usual_seat") == "aisle"
     await _asked(conversation, "customer_is", number="8812")
-    async with asyncio.timeout(10):
-        while (seat := await _asked(conversation, "usual_seat")) == "unknown":
-            await asyncio.sleep(0.01)
-    assert seat == "window"
+
+    async def seat() -> str:
+        answer: str = await _asked(conversation, "usual_seat")
+        return "" if answer == "unknown" else answer
+
+    assert await until_it(seat) == "window"
 
 
 async def test_tools_see_what_another_call_has_kept(stage: Stage) -> None:
@@ -166,9 +167,12 @@ async def test_tools_see_what_another_call_has_kept(stage: Stage) -> None:
     await call.hang_up()
     await stage.document()
     assert await _asked(first, "usual_seat") == "unknown"  # it is read once a turn
-    async with asyncio.timeout(10):
-        while await _asked(first, "usual_seat") != "window":
-            await first.user_says("Where do I sit?")
+
+    async def is_known() -> bool:
+        await first.user_says("Where do I sit?")
+        return await _asked(first, "usual_seat") == "window"
+
+    await until_it(is_known)
 
 
 async def test_erasure_by_number_finds_every_customer_on_it(stage: Stage, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from gateway.history.live_events import EventPublisher
 from gateway.response_time import ResponseTime
 from gateway.session import Consent, Speaker, Turn, Voicemail, VoiceSession
 from tests.fakes.call_parts import make_transcript
-from tests.stage import until
+from tests.stage import in_time, until
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 LATER = datetime(2026, 2, 6, 23, 16, tzinfo=UTC)
@@ -259,8 +259,7 @@ async def test_watcher_is_woken_by_a_commit(log: CallLog) -> None:
     waiting = asyncio.ensure_future(log.after(await log.head(), wait=30))
     await asyncio.sleep(0.05)
     EventPublisher(log).of(a_session()).publish("ringing", called="+12025550100")
-    async with asyncio.timeout(5):
-        [(_, event)] = await waiting
+    [(_, event)] = await in_time(waiting)
     assert event["event"] == "ringing"
 
 

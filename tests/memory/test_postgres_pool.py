@@ -87,7 +87,7 @@ async def test_unreachable_server_fails_at_once_with_the_reason(caplog):
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="can't reach PostgreSQL, see DATABASE_URL: "):
         await pool.read(lambda raw: None, PATIENCE)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < PATIENCE / 2
     await pool.close()
     assert not caplog.records  # a command prints the reason as one line
 

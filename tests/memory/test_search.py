@@ -17,6 +17,7 @@ from gateway.memory.stores.documents import NewDocument, create_document
 from gateway.memory.stores.search import parts, snippet
 from gateway.memory.stores.sqlite import SqliteStore
 from tests.memory.stores import Ground, SqliteGround
+from tests.stage import until_it
 
 ANA = ("caller-fact", "caller:+12025550101")
 BEN = ("caller-fact", "caller:+12025550102")
@@ -172,15 +173,17 @@ async def test_whole_store_is_searched_by_meaning(store):
     assert contents(await store.query(PET, limit=3)) == [PUPPY]
 
 
-async def test_whole_store_is_found_by_meaning_within_two_seconds(store):
+async def test_changed_document_is_found_by_meaning_in_the_whole_store(store):
     await keep(store, KETTLE)
     await embedded(store)
     await store.query(PET, limit=1)  # loads the model and the vectors
     (document,) = await keep(store, TRAIN)
     await store.replace(document.id, PUPPY)
-    async with asyncio.timeout(2):
-        while contents(await store.query(PET, limit=1)) != [PUPPY]:
-            await asyncio.sleep(0.05)
+
+    async def is_found():
+        return contents(await store.query(PET, limit=1)) == [PUPPY]
+
+    await until_it(is_found)
 
 
 async def test_words_find_what_has_no_vectors_yet(ground):
@@ -233,9 +236,7 @@ async def test_signs_of_an_older_version_are_made(tmp_path):
         await embedded(store)
         await store.run(lambda connection: connection.execute("DELETE FROM vector_signs"))
     async with opened(ground) as store:
-        async with asyncio.timeout(10):
-            while not await rows(store, "SELECT key FROM vector_signs"):
-                await asyncio.sleep(0.01)
+        await until_it(lambda: rows(store, "SELECT key FROM vector_signs"))
         assert contents(await store.query(PET, limit=1)) == [PUPPY]
 
 

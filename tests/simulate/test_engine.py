@@ -9,14 +9,15 @@ from websockets.exceptions import InvalidStatus
 from gateway.audio import SILENCE_FRAME
 from gateway.simulate.engine import SimulatedEngine
 from gateway.simulate.frames import AudioFrame, JsonFrame, TextFrame
+from tests.stage import PATIENCE
 
 
 async def test_frames_go_both_ways():
     async with SimulatedEngine() as engine, connect(engine.url) as socket:
-        assert await engine.wait_connected(5)
+        assert await engine.wait_connected(PATIENCE)
         for frame in ('{"type":"Settings"}', b"\x01" * 160, "not JSON", SILENCE_FRAME, "[1]"):
             await socket.send(frame)
-        assert await engine.sink.wait_for(messages=3, audio_bytes=160, timeout=5)
+        assert await engine.sink.wait_for(messages=3, audio_bytes=160, timeout=PATIENCE)
         received = [frame.content for frame in engine.sink.frames]
         assert received == [
             JsonFrame({"type": "Settings"}),
@@ -41,7 +42,7 @@ async def test_refused_handshake_has_the_status():
 async def test_disconnect_refuses_the_next_handshake():
     async with SimulatedEngine() as engine:
         async with connect(engine.url) as socket:
-            await engine.wait_connected(5)
+            await engine.wait_connected(PATIENCE)
             await engine.disconnect(refusal=503)
             await socket.wait_closed()
         with pytest.raises(InvalidStatus):
@@ -56,14 +57,14 @@ async def test_held_handshakes_are_admitted_one_by_one():
             first, second = (tasks.create_task(connect_to(engine)) for _ in range(2))
             engine.admit()
             socket = await first
-            await engine.wait_connected(5)
+            await engine.wait_connected(PATIENCE)
             await engine.disconnect()
             await socket.wait_closed()
             assert not second.done()
             engine.admit()
-        assert await engine.wait_connected(5)
+        assert await engine.wait_connected(PATIENCE)
         await second.result().send('{"type":"Settings"}')
-        assert await engine.sink.wait_for(messages=1, audio_bytes=0, timeout=5)
+        assert await engine.sink.wait_for(messages=1, audio_bytes=0, timeout=PATIENCE)
         await second.result().close()
 
 
@@ -71,7 +72,7 @@ async def test_refusal_is_for_one_handshake():
     async with SimulatedEngine() as engine:
         engine.begin_call(holds=True)
         refused, later = asyncio.create_task(connect_to(engine)), asyncio.create_task(connect_to(engine))
-        await engine.refuse(503, timeout=5)
+        await engine.refuse(503, timeout=PATIENCE)
         with pytest.raises(InvalidStatus):
             await refused
         assert not later.done()

@@ -160,7 +160,7 @@ async def test_initiation_does_not_wait_for_a_store(tmp_path: Path, elevenlabs: 
         async with _gateway(tmp_path, elevenlabs, hurries=True, REMEM_API_URL=url, REMEM_API_KEY="k"):
             began = time.monotonic()
             await elevenlabs.rings(CALLER)
-            assert time.monotonic() - began < 5.0  # 0.15 s on a quiet machine; the store would take 20
+            assert time.monotonic() - began < 15.0  # 0.15 s on a quiet machine; the store would take 20
 
 
 async def test_unconfigured_paths_answer_503(tmp_path: Path, elevenlabs: FakeElevenLabs) -> None:

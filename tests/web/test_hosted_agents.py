@@ -104,7 +104,7 @@ async def test_answer_does_not_wait_for_a_store(tmp_path: Path, platform: Platfo
         async with _gateway(tmp_path, platform, hurries=True, REMEM_API_URL=url, REMEM_API_KEY="k"):
             began = time.monotonic()
             await platform.rings(CALLER)
-            assert time.monotonic() - began < 5.0  # 0.15 s on a quiet machine; the store would take 20
+            assert time.monotonic() - began < 15.0  # 0.15 s on a quiet machine; the store would take 20
 
 
 async def test_paths_without_a_secret_answer_503(tmp_path: Path, platform: Platform) -> None:

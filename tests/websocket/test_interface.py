@@ -24,6 +24,7 @@ from gateway.websocket.interface import (
     ReadQueue,
     SharedLimits,
 )
+from tests.stage import PATIENCE
 
 MAX_BYTES = 4096
 
@@ -109,7 +110,7 @@ async def opened(library, owner):
     peers = asyncio.Queue()
     async with await accept_one(peers) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        opened = await library.connect(url, {}, owner, max_bytes=MAX_BYTES, timeout=5)
+        opened = await library.connect(url, {}, owner, max_bytes=MAX_BYTES, timeout=PATIENCE)
         yield opened, await peers.get()
         opened.close()
         await owner.ended.wait()
@@ -250,7 +251,7 @@ async def test_refused_handshake_is_translated(library, status, error):
     async with await accept_one(asyncio.Queue(), process_request=refuse) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(error) as raised:
-            await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=5)
+            await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=PATIENCE)
     assert str(raised.value) == f"the engine answered the handshake with status {status}"
 
 
@@ -259,7 +260,7 @@ async def test_unreachable_engine_is_unavailable(library):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(EngineUnavailable):
-        await library.connect(f"ws://127.0.0.1:{port}", {}, Echo(), max_bytes=MAX_BYTES, timeout=5)
+        await library.connect(f"ws://127.0.0.1:{port}", {}, Echo(), max_bytes=MAX_BYTES, timeout=PATIENCE)
 
 
 @LIBRARIES
@@ -273,7 +274,7 @@ async def test_engine_that_hangs_up_in_the_handshake_is_unavailable(library, ans
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(EngineUnavailable):
-            await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=60)
+            await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=PATIENCE)
 
 
 @LIBRARIES

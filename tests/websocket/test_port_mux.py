@@ -17,6 +17,7 @@ from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.websocket import port_mux
 from gateway.websocket.interface import READS_PER_TURN, ReadQueue, SharedLimits
 from gateway.websocket.port_mux import ConnectionLimits, PortablePortMux, PortMux
+from tests.stage import in_time
 from tests.websocket.test_interface import Echo, Trusting
 
 
@@ -142,7 +143,7 @@ async def test_frame_behind_the_upgrade_arrives(url, application):
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(UPGRADE % b"Connection: Upgrade\r\n" + b"\x81\x85\0\0\0\0hello")
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
-    assert await asyncio.wait_for(reader.readexactly(7), 5) == b"\x81\x05hello"
+    assert await in_time(reader.readexactly(7)) == b"\x81\x05hello"
     writer.close()
     await application.owner.ended.wait()
 
