@@ -83,7 +83,7 @@ def translated_errors() -> Iterator[None]:
         raise chat.error_for_status("anthropic", error.status_code, error.response.headers.get("retry-after")) from None
     except (anthropic.APITimeoutError, httpx2.TimeoutException):
         raise LlmUnavailable("anthropic did not answer in time") from None
-    except ValueError:  # the SDK passes on what its JSON reader raises
+    except (ValueError, RecursionError):  # the SDK passes on what its JSON reader raises
         raise LlmUnavailable("anthropic answered with something that is not JSON") from None
     except (anthropic.AnthropicError, httpx2.HTTPError) as error:
         raise LlmUnavailable(f"anthropic can't be reached: {type(error).__name__}") from None

@@ -162,7 +162,17 @@ def parse_answer(text: str, written_by: str, fields: Mapping[str, RequestedField
     answer = next(filter(None, map(_known, _json_objects(text))), None) or _markdown_fields(text)
     if not answer:
         raise LlmRefused("the answer holds no summary")
-    summary = CallSummary(
+    try:
+        summary = _summary_of(answer, written_by, fields)
+    except RecursionError:
+        raise LlmRefused("the answer is nested too deep") from None
+    if not (summary.has_notes or summary.caller_facts or summary.running_topics):
+        raise EmptySummary("the answer is an empty summary")
+    return summary
+
+
+def _summary_of(answer: Mapping[str, Any], written_by: str, fields: Mapping[str, RequestedField]) -> CallSummary:
+    return CallSummary(
         caller_name=trimmed(" ".join(_plain_lines(answer.get("caller_name"))[:1]), MAX_NAME_CHARACTERS),
         topics=_items(answer.get("topics")),
         decisions=_items(answer.get("decisions")),
@@ -174,9 +184,6 @@ def parse_answer(text: str, written_by: str, fields: Mapping[str, RequestedField
         running_topics=parse_topics(answer.get("running_topics")),
         fields=parse_fields(fields, answer.get(requested_fields.KEY)),
     )
-    if not (summary.has_notes or summary.caller_facts or summary.running_topics):
-        raise EmptySummary("the answer is an empty summary")
-    return summary
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:

@@ -14,6 +14,7 @@ from gateway.finalization.summary.call_summary import CallSummary, EmptySummary,
 from gateway.llm import anthropic
 from gateway.llm.accounts import ModelAddress
 from gateway.llm.chat import error_for_status
+from gateway.llm.completions_codec import read_json
 from gateway.settings import Secret
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class CompletionsSummaries:
         if not response.is_success:
             raise error_for_status(self.name, response.status_code, response.headers.get("retry-after"))
         try:
-            return response.json()
+            return read_json(response.content)
         except ValueError:
             raise LlmUnavailable(f"{self.name} answered with something that is not JSON") from None
 

@@ -11,6 +11,7 @@ from gateway.text.redaction import redact
 
 MAX_CHARACTERS: Final = 500
 KEY: Final = "fields"
+_MAX_INTEGER: Final = 2**53
 
 _JSON_TYPES: Final = {"number": "number", "bool": "boolean"}
 _HOW: Final = {
@@ -62,9 +63,7 @@ def _value(wanted: RequestedField, given: Any) -> Any:
     match wanted.type, given:
         case "bool", bool():
             return given
-        case "number", int() | float() if not isinstance(given, bool) and isfinite(given):
-            return given
-        case "number", str():
+        case "number", int() | float() | str() if not isinstance(given, bool):
             return _number(given)
         case "one of", str():
             return next((option for option in wanted.options if option.casefold() == given.strip().casefold()), None)
@@ -75,14 +74,15 @@ def _value(wanted: RequestedField, given: Any) -> Any:
     return None
 
 
-def _number(text: str) -> int | float | None:
+def _number(given: float | str) -> int | float | None:
+    """An integer only as far as every reader of JSON takes it: a reference with 20 digits is text by rights."""
     try:
-        value = float(text.strip().replace(",", ""))
-    except ValueError:
+        value = float(given.strip().replace(",", "") if isinstance(given, str) else given)
+    except (ValueError, OverflowError):
         return None
     if not isfinite(value):
         return None
-    return int(value) if value.is_integer() else value
+    return int(value) if value.is_integer() and abs(value) <= _MAX_INTEGER else value
 
 
 def _date(text: str) -> str | None:

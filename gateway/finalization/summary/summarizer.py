@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.agents import Agent, RequestedField
-from gateway.errors import LlmError, LlmUnavailable
+from gateway.errors import LlmError, LlmRefused, LlmUnavailable
 from gateway.finalization.summary import extractive, fact_rules, topic_rules
 from gateway.finalization.summary.call_summary import NO_FIELDS, CallSummary, SummaryRequest, transcript_of
 from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
@@ -151,6 +151,10 @@ class Summarizer:
                 log.warning("summary provider failed", extra={"provider": provider.name, "error": type(error).__name__})
                 if number == 0 or error.retryable:
                     failure = error
+            except Exception as error:  # the edge to a model, whose answer may be anything: the call is remembered
+                log.error("summary could not be read", extra={"provider": provider.name, "error": type(error).__name__})
+                if number == 0:
+                    failure = LlmRefused(f"{provider.name} answered with something that can't be read")
         raise failure
 
     async def _ask_with_retries(

@@ -93,6 +93,7 @@ def test_markdown_answer_is_read():
         '{"name": "Ana"}',
         '{"topics": []}',
         "null",
+        '{"topics": [' + '{"a": ' * 450 + "1" + "}" * 450 + "]}",
     ],
 )
 def test_unusable_answer_is_refused(text):

@@ -101,7 +101,12 @@ async def test_unknown_model_is_refused(llm):
         await ask(llm, model="claude-gone")
 
 
-@pytest.mark.parametrize("body", ["<html>busy</html>", '{"half": ', "{}", "[]", '{"content": "text"}', '"text"', ""])
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body", ["<html>busy</html>", '{"half": ', "{}", "[]", '{"content": "text"}', '"text"', "", NESTED]
+)
 async def test_nonsense_is_unavailable(llm, body):
     llm.babbles(body)
     with pytest.raises(LlmUnavailable):
@@ -247,7 +252,7 @@ async def test_xai_answer_without_text_is_refused(xai, body):
         await ask_xai(xai)
 
 
-@pytest.mark.parametrize("body", ["<html>busy</html>", '{"half": '])
+@pytest.mark.parametrize("body", ["<html>busy</html>", '{"half": ', NESTED])
 async def test_xai_nonsense_is_unavailable(xai, body):
     xai.babbles(body)
     with pytest.raises(LlmUnavailable, match="^xai answered with something that is not JSON$"):

@@ -103,6 +103,15 @@ async def test_refusal_means_next_provider():
     assert len(first.asked) == 1
 
 
+async def test_answer_that_breaks_its_reader_means_next(caplog):
+    """An error that no step expects would end the finalization job, and the call would have no document."""
+    first = ScriptedProvider("first", *[RecursionError("too deep")] * 2)
+    assert (await writer_of(first, ScriptedProvider("second")).write(LINES)).written_by == "second"
+    assert (await writer_of(first).write(LINES)).written_by == "extractive"
+    logged = {(record.message, record.error, record.exc_info) for record in caplog.records}
+    assert logged == {("summary could not be read", "RecursionError", None)}
+
+
 async def test_silent_provider_means_next():
     first = ScriptedProvider("first", "hang")
     writer = writer_of(first, ScriptedProvider("second"), limits=TimeLimits(deadline=20, attempt=0.01))
