@@ -91,6 +91,15 @@ class PicowsSocket(WSListener):
             self._on_text = self._owner.on_text
             self._on_binary = self._owner.on_binary
 
+    def cancel_handshake(self) -> None:
+        """
+        Close the connection even if the peer answers the handshake only now.
+
+        picows itself goes on with a cancelled handshake, until its timeout, and would then keep the connection.
+        """
+        self.close()
+        self._is_closed = True
+
     @property
     def buffered_bytes(self) -> int:
         return self._transport.underlying_transport.get_write_buffer_size() if self._transport is not None else 0
@@ -98,6 +107,9 @@ class PicowsSocket(WSListener):
     # Called by picows
 
     def on_ws_connected(self, transport: WSTransport) -> None:
+        if self._is_closed:  # the handshake was cancelled
+            transport.disconnect(graceful=False)
+            return
         self._transport = transport
         self.send_text = functools.partial(transport.send, _TEXT)
         self.send_binary = functools.partial(transport.send, _BINARY)
@@ -126,6 +138,8 @@ class PicowsSocket(WSListener):
             self._collect(frame)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
+        if self._transport is None:
+            return  # it never opened
         self._transport = None
         # No reference to itself remains: garbage waits until no call is live.
         self.send_text = self.send_binary = self._on_text = self._on_binary = _ignore
@@ -201,10 +215,11 @@ async def connect(
     url: str, headers: Mapping[str, str], owner: SocketOwner, *, max_bytes: int, timeout: float
 ) -> PicowsSocket:
     """Open a client socket (a `Connector`)."""
+    socket = PicowsSocket(owner, max_bytes, SharedLimits.of_one_connection(), is_trusted=True)
     try:
         async with asyncio.timeout(timeout):
             _, listener = await ws_connect(
-                lambda: PicowsSocket(owner, max_bytes, SharedLimits.of_one_connection(), is_trusted=True),
+                lambda: socket,
                 url,
                 extra_headers=dict(headers),
                 max_frame_size=max_bytes,
@@ -221,10 +236,14 @@ async def connect(
     except WSHandshakeError as error:
         raise handshake_refused(error.response.status if error.response is not None else 0) from None
     except (OSError, TimeoutError, WSError, ssl.SSLError) as error:
+        socket.cancel_handshake()
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
-    if not isinstance(listener, PicowsSocket):  # None: the peer hung up before it had answered the handshake
+    except asyncio.CancelledError:
+        socket.cancel_handshake()
+        raise
+    if listener is None:  # the peer hung up before it had answered the handshake
         raise EngineUnavailable("the engine can't be reached: it closed the connection during the handshake")
-    return listener
+    return socket
 
 
 class _ServerProtocol(WSProtocol):  # type: ignore[misc]  # untyped

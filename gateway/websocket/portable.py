@@ -235,9 +235,10 @@ async def connect(
     except InvalidStatus as refused:
         raise handshake_refused(refused.response.status_code) from None
     except (OSError, TimeoutError, WebSocketException, ssl.SSLError) as error:
-        if socket is not None and socket._transport is not None:
-            socket._transport.abort()
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
+    finally:
+        if socket is not None and socket._owner is None and socket._transport is not None:
+            socket._transport.abort()
     return socket
 
 

@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 from websockets.asyncio.client import connect as dial
+from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as listen
 from websockets.exceptions import ConnectionClosed
 
@@ -24,7 +25,7 @@ from gateway.websocket.interface import (
     ReadQueue,
     SharedLimits,
 )
-from tests.stage import PATIENCE
+from tests.stage import PATIENCE, in_time
 
 MAX_BYTES = 4096
 
@@ -275,6 +276,37 @@ async def test_engine_that_hangs_up_in_the_handshake_is_unavailable(library, ans
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(EngineUnavailable):
             await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=PATIENCE)
+
+
+@LIBRARIES
+async def test_cancelled_handshake_leaves_no_connection(library):
+    """An engine that answers after the call has gone on without it would keep a session that nothing closes."""
+    asked, answers, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer_late(connection, request):
+        asked.set()
+        await answers.wait()
+
+    async def keep(connection):
+        await connection.wait_closed()
+
+    class Watched(ServerConnection):
+        def connection_lost(self, exc):
+            super().connection_lost(exc)
+            ended.set()
+
+    owner = Echo()
+    options = {"process_request": answer_late, "create_connection": Watched, "ping_interval": None}
+    async with listen(keep, "127.0.0.1", 0, **options) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        connecting = asyncio.create_task(library.connect(url, {}, owner, max_bytes=MAX_BYTES, timeout=PATIENCE))
+        await asked.wait()
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        answers.set()
+        await in_time(ended.wait())
+    assert (owner.socket, owner.closed) == (None, [])
 
 
 @LIBRARIES
