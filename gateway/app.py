@@ -41,7 +41,7 @@ from gateway.cluster.store import NoSharedStore
 from gateway.diagnostics.checklist import SetupChecklist
 from gateway.diagnostics.http_probe import HttpProbe
 from gateway.engines.failover import GuardedEngine
-from gateway.engines.registry import ENGINES, EngineDirectory, MakeEngine, make_engines
+from gateway.engines.registry import ENGINES, EngineDirectory, MakeEngine
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import NoJobQueue
@@ -269,7 +269,7 @@ class Config:
         agents = AgentDirectory(settings.agents, settings.folder, data_dir=settings.data_dir.absolute())
         webhook_targets(settings, agents)  # a mistake is found at the start
         own_retention = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
-        directory = make_engines(settings, agents, connect, engines)
+        directory = EngineDirectory(settings, agents, connect, engines)
         if settings.max_call_seconds:
             live_calls = replace(timeouts.live_calls, longest_call=settings.max_call_seconds)
             timeouts = replace(timeouts, live_calls=live_calls)

@@ -38,7 +38,7 @@ class EngineDirectory:
     def __init__(
         self, settings: Settings, agents: Iterable[Agent], connect: Connector, makers: Mapping[str, MakeEngine]
     ) -> None:
-        """Raises SettingsError as `check` does."""
+        """`connect` opens the engines' sockets; `makers` is `ENGINES`, except in tests. Raises as `check` does."""
         self.engines: dict[str, GuardedEngine] = {}
         """By name: those that VOICE_ENGINE or an agent names, and no others."""
         self.by_agent: dict[str, tuple[GuardedEngine, ...]] = {}
@@ -139,17 +139,6 @@ class EngineDirectory:
             self.engines[key] = GuardedEngine(make())
             self._started.put_nowait(self.engines[key])
         return self.engines[key]
-
-
-def make_engines(
-    settings: Settings, agents: Iterable[Agent], connect: Connector, makers: Mapping[str, MakeEngine]
-) -> EngineDirectory:
-    """
-    The engines of these agents. `connect` opens their sockets; `makers` is `ENGINES`, except in tests.
-
-    Raises SettingsError for an engine that is unknown or not set up, with the setting that names it.
-    """
-    return EngineDirectory(settings, agents, connect, makers)
 
 
 def _local_parts(make: Callable[[str, str], GuardedEngine], where: str) -> LocalSpeech:

@@ -5,7 +5,7 @@ import pytest
 from gateway.agents import AgentDirectory
 from gateway.calls.agent_preparation import AgentPreparation
 from gateway.engines.interface import NoEngine
-from gateway.engines.registry import make_engines
+from gateway.engines.registry import EngineDirectory
 from gateway.errors import NumberNotAllowed, SettingsError
 from gateway.settings import Secret, Settings
 from gateway.telephony.phone_numbers import DialingRules
@@ -21,7 +21,7 @@ class Gateway:
     def __init__(self, folder):
         self.agents = AgentDirectory({"maya": {}, "tom": {"transfer_to": {"desk": LONDON}}}, folder)
         makers = {"deepgram": lambda *_: NoEngine(), "local": lambda *_: WithoutModel()}
-        self.engines = make_engines(Settings(deepgram_api_key=Secret("k")), self.agents, None, makers)
+        self.engines = EngineDirectory(Settings(deepgram_api_key=Secret("k")), self.agents, None, makers)
         self.rules = DialingRules((), self.agents.transfer_targets)
         self.llms, self.watched = {}, []
         make_llm = lambda agent: {} if self.engines.has_llm(agent.name) else {agent.name: "its model"}  # noqa: E731

@@ -15,7 +15,7 @@ from gateway.calls.engine_connection import EngineTimeouts
 from gateway.engines.cascade import CascadeEngine
 from gateway.engines.deepgram import DeepgramEngine
 from gateway.engines.interface import NoEngine
-from gateway.engines.registry import ENGINES, EngineDirectory, make_engines
+from gateway.engines.registry import ENGINES, EngineDirectory
 from gateway.errors import EngineRefused, SettingsError
 from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector
@@ -38,7 +38,7 @@ CONNECT = cast(Connector, None)
 
 
 def directory(*agents: Agent, **fields: Any) -> EngineDirectory:
-    return make_engines(Settings(**fields), agents or [Agent("maya", "")], CONNECT, ENGINES)
+    return EngineDirectory(Settings(**fields), agents or [Agent("maya", "")], CONNECT, ENGINES)
 
 
 def made(**fields: Any) -> Any:
@@ -59,7 +59,7 @@ async def test_engine_of_a_changed_agent_is_made_and_started() -> None:
     first, second = Running(), Running()
     makers = {"deepgram": lambda *_: first, "local": lambda *_: second}
     maya = Agent("maya", "")
-    engines = make_engines(Settings(deepgram_api_key=Secret("k")), [maya], CONNECT, makers)
+    engines = EngineDirectory(Settings(deepgram_api_key=Secret("k")), [maya], CONNECT, makers)
     running = asyncio.create_task(engines.run())
     await until(lambda: first.runs == 1)
     changed = replace(maya, engine=("local", "deepgram"))

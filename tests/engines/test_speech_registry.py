@@ -4,7 +4,7 @@ import pytest
 
 from gateway.agents import AgentDirectory
 from gateway.engines.local import LocalSpeech
-from gateway.engines.registry import ENGINES, make_engines
+from gateway.engines.registry import ENGINES, EngineDirectory
 from gateway.engines.streaming import StreamingRecogniserService, StreamingVoiceService
 from gateway.errors import SettingsError
 from gateway.settings import Secret, Settings
@@ -19,7 +19,7 @@ def make(tmp_path):
         (tmp_path / "prompts").mkdir(exist_ok=True)
         (tmp_path / "prompts" / "maya.md").write_text("You are Maya.")
         tables = {"maya": {"engine": list(entries), **agent}}
-        directory = make_engines(Settings(**keys), AgentDirectory(tables, tmp_path), None, ENGINES)
+        directory = EngineDirectory(Settings(**keys), AgentDirectory(tables, tmp_path), None, ENGINES)
         return tuple(guarded.engine for guarded in directory.by_agent["maya"])
 
     return make
