@@ -89,11 +89,6 @@ class AgentVersionTable:
         query = f"SELECT {_ENTRY} FROM agent_versions WHERE agent = ? ORDER BY number DESC"
         return [_entry(*row) for row in await self._store.fetch(query, agent)]
 
-    async def newest(self, agent: str, limit: int = KEPT_VERSIONS) -> list[AgentVersion]:
-        """Newest first."""
-        query = f"SELECT {_COLUMNS} FROM agent_versions WHERE agent = ? ORDER BY number DESC LIMIT ?"
-        return [_version(row) for row in await self._store.fetch(query, agent, limit)]
-
     async def find(self, agent: str, version: str) -> AgentVersion | None:
         """The newest entry of this version."""
         query = f"SELECT {_COLUMNS} FROM agent_versions WHERE agent = ? AND version = ? ORDER BY number DESC LIMIT 1"

@@ -80,13 +80,6 @@ class CallTools:
     disabled: frozenset[str] = frozenset()
     """Names of tools that the agent does not get."""
 
-    @property
-    def function_names(self) -> list[str]:
-        """All tools beyond those that every agent has."""
-        others: list[RemoteTool | Builtin] = [*self.remote, *self.builtins]
-        names = {*self.tool_module.tools, *(tool.schema.definition.name for tool in others)}
-        return sorted(names - self.disabled)
-
 
 class ToolHost(Protocol):
     """The call whose tools are executed. All methods are called on the event loop and return at once."""

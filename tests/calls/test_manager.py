@@ -27,6 +27,7 @@ from gateway.session import EndReason, Speaker, Turn, Voicemail, VoiceSession
 from gateway.telephony.codec import StreamStarted
 from gateway.telephony.machine_detection import AnsweredBy
 from gateway.telephony.phone_numbers import AllowList
+from gateway.tools.executor import CallTools
 from tests.fakes.call_control import FakeCallControl
 from tests.fakes.call_parts import FakeVoiceEngine
 from tests.fakes.finalizer import FakeFinalizer
@@ -169,7 +170,7 @@ class Tools:
     def load(self, agent, access):
         async def tools():
             await asyncio.sleep(self.seconds)
-            return SimpleNamespace(function_names=[])
+            return CallTools()
 
         return asyncio.get_running_loop().create_task(tools())
 

@@ -53,23 +53,24 @@ async def load(agent=None, *, modules=None, store=None, access=None, builtins=()
 
 async def test_agent_without_tools_has_none():
     tools = await load()
-    assert (tools.function_names, tools.memory, tools.personas, tools.load_memory) == ([], {}, {}, None)
+    assert (tools.tool_module.tools, tools.memory, tools.personas, tools.load_memory) == ({}, {}, {}, None)
 
 
-async def test_functions_and_builtins_are_listed(tmp_path):
+async def test_functions_and_builtins_are_loaded(tmp_path):
     path = tmp_path / "bistro.py"
     path.write_text(textwrap.dedent("def book(day: str): ..."))
     agent = Agent("maya", "You are Maya.", functions=path)
     tools = await load(agent, modules=load_modules([agent]), builtins=[one_builtin])
-    assert tools.function_names == ["book", "search_memory"]
+    assert list(tools.tool_module.tools) == ["book"]
+    assert [one.schema for one in tools.builtins] == [SEARCH_MEMORY]
 
 
-async def test_disabled_tools_are_left_out(tmp_path):
+async def test_disabled_tools_are_named(tmp_path):
     path = tmp_path / "bistro.py"
     path.write_text("def book(day: str): ...\ndef cancel(day: str): ...\ndef start_function(conv): ...")
     agent = Agent("maya", "", functions=path, disabled_tools=["cancel", "search_memory", "end_call"])
     tools = await load(agent, modules=load_modules([agent]), builtins=[one_builtin])
-    assert (tools.function_names, tools.disabled) == (["book"], {"cancel", "search_memory", "end_call"})
+    assert tools.disabled == {"cancel", "search_memory", "end_call"}
     assert tools.tool_module.start is not None
 
 

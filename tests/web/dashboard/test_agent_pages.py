@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.history.agent_versions import AgentVersionTable
+from gateway.history.agent_versions import AgentVersion, AgentVersionTable
 from gateway.history.audit_log import AuditFilter, AuditLog
 from gateway.settings import Secret
 from tests.stage import CALLER, make_carrier, staged, until_it
@@ -24,6 +24,11 @@ async def base(visitor: Visitor) -> str:
 async def saved(visitor: Visitor, **form: str):
     given = {"prompt": PROMPT, "greeting": "Hi!", "base": await base(visitor), **form}
     return await visitor.post("/agents/maya/save", **given)
+
+
+async def versions(visitor: Visitor) -> list[AgentVersion | None]:
+    table = AgentVersionTable(visitor.store)
+    return [await table.find("maya", entry.version) for entry in await table.entries("maya")]
 
 
 def prompt_file(visitor: Visitor) -> Path:
@@ -61,7 +66,7 @@ async def test_saved_texts_are_in_the_files_and_used(visitor: Visitor):
 
 async def test_change_is_in_history_and_audit_log_without_words(visitor: Visitor):
     await saved(visitor)
-    newest, *_ = await AgentVersionTable(visitor.store).newest("maya")
+    newest, *_ = await versions(visitor)
     assert (newest.actor, newest.live.greeting) == ("admin", "Hi!")
     [entry] = await AuditLog(visitor.store, Secret(TOKEN)).page(AuditFilter(action="agent.change"), limit=9)
     assert (entry.agent, entry.item, entry.outcome) == ("maya", newest.version, "done")
@@ -246,8 +251,7 @@ async def test_earlier_version_is_shown_and_restored(visitor: Visitor):
     answer = await visitor.post("/agents/maya/restore", version=first, base=await base(visitor))
     assert answer.headers["location"] == "/agents/maya?done=restored"
     assert prompt_file(visitor).read_text() == "First.\n"
-    versions = await AgentVersionTable(visitor.store).newest("maya")
-    assert [one.live.prompt for one in versions][:3] == ["First.", "Second.", "First."]
+    assert [one.live.prompt for one in await versions(visitor)][:3] == ["First.", "Second.", "First."]
 
 
 async def test_restore_of_a_page_that_is_out_of_date_is_refused(visitor: Visitor):
