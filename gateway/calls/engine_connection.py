@@ -20,9 +20,8 @@ from gateway.calls.incoming_audio import IncomingAudio, drop
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import wait_for_event
 from gateway.calls.transcript import Transcript
-from gateway.calls.turn_audio import TurnAudio
 from gateway.engines.early_connection import EarlyConnection, NoEarlyConnection
-from gateway.engines.failover import EngineChain, GuardedEngine
+from gateway.engines.failover import EngineChain, GuardedEngine, TurnAudio
 from gateway.engines.interface import (
     AgentSettings,
     EngineEvent,
