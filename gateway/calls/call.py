@@ -17,12 +17,11 @@ from typing import Final
 from gateway.agents import Agent
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
+from gateway.calls.caller_audio import CallerVoice, IncomingAudio
 from gateway.calls.caller_identity import PIN_ARGUMENT, CallerIdentity
-from gateway.calls.caller_voice import CallerVoice
 from gateway.calls.consent import ConsentTimeouts, RecordingConsent
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
-from gateway.calls.incoming_audio import IncomingAudio
 from gateway.calls.interruption import TurnEffect
 from gateway.calls.memory_commands import MemoryCommands
 from gateway.calls.monitoring import CallMonitor, is_loud

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from gateway.agents import Agent
 from gateway.audio import BYTES_PER_SECOND, FRAME_MS, SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
-from gateway.calls.incoming_audio import IncomingAudio, drop
+from gateway.calls.caller_audio import IncomingAudio, drop
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import wait_for_event
 from gateway.calls.transcript import Transcript

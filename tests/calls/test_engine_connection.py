@@ -12,8 +12,8 @@ import pytest
 from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
+from gateway.calls.caller_audio import IncomingAudio
 from gateway.calls.engine_connection import STALLED_BYTES, CallEngines, EngineConnection, EngineTimeouts
-from gateway.calls.incoming_audio import IncomingAudio
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.recorder import NoRecorder
 from gateway.engines.early_connection import NoEarlyConnection

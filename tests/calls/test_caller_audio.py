@@ -1,4 +1,4 @@
-"""The last voiced frame, found in speech on lines of all kinds."""
+"""The way of the caller's frames, and the last voiced one, found in speech on lines of all kinds."""
 
 import asyncio
 import math
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import pytest
 
 from gateway.audio import BYTES_PER_SECOND, FRAME_BYTES, SILENCE_FRAME, bundled_sound, linear_to_mulaw, mulaw_to_linear
-from gateway.calls.caller_voice import CallerVoice
-from gateway.calls.incoming_audio import IncomingAudio
+from gateway.calls.caller_audio import CallerVoice, IncomingAudio
 from gateway.calls.monitoring import CallMonitor
 
 pytestmark = pytest.mark.virtual_time
 
 FRAME = 0.02
+FIRST, SECOND = bytes([1]) * 160, bytes([2]) * 160
 SPEECH = [mulaw_to_linear(sample) for sample in bundled_sound("apology")]
 
 
@@ -148,3 +148,27 @@ async def test_pause_of_the_carrier_does_not_move_the_frame() -> None:
     await asyncio.sleep(2.0)
     await line.play(SILENCE_FRAME * 3)
     assert line.voice.last_at == pytest.approx(end, abs=FRAME)
+
+
+# The way of a frame
+
+
+async def test_frames_go_where_they_are_sent() -> None:
+    """Until the engine connection is there, they are dropped."""
+    audio, taken = IncomingAudio(CallMonitor()), list[bytes]()
+    audio.pass_on(FIRST)
+    audio.send = taken.append
+    audio.pass_on(SECOND)
+    assert (taken, audio.last_frame) == ([SECOND], SECOND)
+    assert [*audio.frames] == [FIRST, SECOND]
+    assert len(audio.times) == 2
+
+
+async def test_listeners_hear_frames_that_nothing_takes() -> None:
+    monitor = CallMonitor()
+    audio = IncomingAudio(monitor)
+    with monitor.tapped() as tap:
+        audio.pass_on(FIRST)
+    audio.pass_on(SECOND)
+    assert tap.take(160)[0] == FIRST
+    assert tap.take(160)[0] != SECOND

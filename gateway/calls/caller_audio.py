@@ -1,19 +1,22 @@
 """
-Finds the caller's last voiced frame.
+The caller's audio on its way to the engine, and the last voiced frame in it.
 
 Frames are collected, and examined five times a second and at the end of a turn: nothing is computed per frame. A frame
 is voiced if it is clearly louder than the quietest and not much quieter than the loudest of the last five seconds. A
 slammed door counts as voice; line noise and a carrier's comfort noise do not.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from gateway.audio import mulaw_to_linear
-from gateway.calls.incoming_audio import IncomingAudio
-from gateway.calls.monitoring import peak
+from gateway.calls.monitoring import CallMonitor, peak
 
+MAX_FRAMES: Final = 100
+"""Frames kept for `CallerVoice`: more than come between two ticks of a busy gateway."""
 _EVERY: Final = 4
 """Every fourth sample is examined: 40 of a frame."""
 _LOUD_SAMPLES: Final = 3
@@ -44,6 +47,46 @@ _AMPLITUDE: Final = [abs(mulaw_to_linear(~code & 0x7F)) for code in range(128)]
 """The amplitude for each loudness that `peak` returns."""
 _QUIETER: Final = [bytes(sample for sample in range(256) if ~sample & 0x7F < code) for code in range(128)]
 """For each loudness, the quieter samples."""
+
+
+class IncomingAudio:
+    """
+    Passes each frame on, and keeps the last ones until `CallerVoice` has examined them.
+
+    The only part of a call that is used for every frame of the caller. It is small and has slots, because what the
+    frames of hundreds of calls touch has to fit into the CPU's cache.
+    """
+
+    __slots__ = ("_keep", "_keep_time", "_loop", "_monitor", "frames", "heard_at", "send", "times")
+
+    def __init__(self, monitor: CallMonitor) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._monitor = monitor
+        self.heard_at = self._loop.time()
+        """When the last frame came."""
+        self.frames: deque[bytes] = deque(maxlen=MAX_FRAMES)
+        self.times: deque[float] = deque(maxlen=MAX_FRAMES)
+        """When each of `frames` came."""
+        self._keep, self._keep_time = self.frames.append, self.times.append
+        self.send: Callable[[bytes], None] = drop
+        """Where frames go: the engine connection replaces it."""
+
+    @property
+    def last_frame(self) -> bytes:
+        """Empty if none has come since the last examination."""
+        return self.frames[-1] if self.frames else b""
+
+    def pass_on(self, audio: bytes) -> None:
+        self.heard_at = now = self._loop.time()
+        self._keep(audio)
+        self._keep_time(now)
+        self.send(audio)
+        if self._monitor.listeners:
+            self._monitor.caller_audio(audio)
+
+
+def drop(audio: bytes) -> None:
+    """Nothing takes the audio."""
 
 
 class CallerVoice:
