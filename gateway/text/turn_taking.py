@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from gateway.text.languages import load_language
-from gateway.text.phrases import any_of, spaced
+from gateway.text.languages import any_of, load_language, spaced
 
 _DEFAULT_LANGUAGE: Final = "en"
 _HUM: Final = r"(?:[mh]*m[mh]*|u*h+u*h*m*|a+h+a*h*|o+h+|e+h+m*|a+ha+) "

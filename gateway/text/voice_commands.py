@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from gateway.text.languages import load_language
-from gateway.text.phrases import any_of, spaced, words
+from gateway.text.languages import any_of, load_language, spaced, words
 
 CONFIRM_SECONDS: Final = 30.0
 """How long a confirmation can be answered."""

@@ -7,11 +7,16 @@ says (`scripted`).
 
 import re
 import tomllib
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
 
+from gateway.text.plain_text import unaccented
+
 LANGUAGES: Final = ("en", "de", "es", "fr")
+_WORD: Final = re.compile(r"\w+")
+_APOSTROPHE: Final = re.compile("['’]")
 
 
 @lru_cache(maxsize=64)
@@ -49,3 +54,21 @@ def load_cues(table: str) -> None:
     """Compile the cues of a table ahead of the first call."""
     for name in language_table("en", table)["cues"]:
         cue(table, name)
+
+
+def any_of(phrases: Iterable[str]) -> str:
+    """Phrases of a file as a pattern for `spaced` text; [words] are optional, (one|another) is a choice."""
+    syntax = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|"}
+    parts = re.findall(r"[][()|]|[^][()|]+", "|".join(phrases))
+    return "".join(syntax.get(part) or spaced(part) for part in parts)
+
+
+@lru_cache(maxsize=8)  # a turn is compared with several sets of phrases
+def spaced(text: str) -> str:
+    """The words of a text, each followed by a space."""
+    return "".join(f"{word} " for word in words(text))
+
+
+def words(text: str) -> list[str]:
+    """Words in lower case, without accents and apostrophes, which recognisers write differently."""
+    return _WORD.findall(unaccented(_APOSTROPHE.sub("", text.casefold())))

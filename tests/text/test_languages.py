@@ -1,6 +1,6 @@
 import re
 
-from gateway.text.phrases import any_of, spaced, words
+from gateway.text.languages import any_of, spaced, words
 
 
 def test_words_without_case_accents_and_apostrophes():
