@@ -3,12 +3,11 @@
 import asyncio
 
 from gateway.diagnostics.configuration import Configuration
+from gateway.diagnostics.engine_settings import settings_problem, unknown_voice
 from gateway.diagnostics.http_probe import HttpProbe
 from gateway.diagnostics.results import CheckResult, off, ok, problem, warning
 from gateway.engines.cascade import CascadeEngine
 from gateway.engines.failover import GuardedEngine
-from gateway.engines.sdk_checks import settings_problem
-from gateway.engines.voices import unknown_voice
 from gateway.errors import GatewayError
 from gateway.settings import Settings, is_url
 from gateway.speech.config import SpeechConfig
