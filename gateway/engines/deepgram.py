@@ -21,7 +21,7 @@ from gateway.engines.interface import (
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.llm.chat import ModelName
 from gateway.settings import Secret
-from gateway.websocket.interface import NORMAL, Connector, Socket, SocketOwner
+from gateway.websocket.interface import NORMAL, Connector, IdleOwner, Socket, SocketOwner
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
@@ -65,7 +65,7 @@ class DeepgramEngine:
     async def probe(self) -> str:
         host = urlsplit(self._url).netloc
         try:
-            (await self._open(_ProbeOwner())).close()
+            (await self._open(IdleOwner())).close()
         except EngineRefused:
             raise EngineRefused(f"{host} rejects the key; correct DEEPGRAM_API_KEY") from None
         except EngineUnavailable as error:
@@ -82,15 +82,6 @@ class DeepgramEngine:
 
     async def run(self) -> None:
         """There is no background work."""
-
-
-class _ProbeOwner:
-    """Ignores what arrives on a socket that is closed at once."""
-
-    def on_open(self, socket: Socket) -> None: ...
-    def on_text(self, data: bytes) -> None: ...
-    def on_binary(self, data: bytes) -> None: ...
-    def on_closed(self, code: int) -> None: ...
 
 
 class DeepgramSession:

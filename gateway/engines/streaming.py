@@ -23,7 +23,7 @@ from gateway.engines.interface import Patience, WordEnd
 from gateway.engines.speech_parts import SpeechListener
 from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.settings import Secret
-from gateway.websocket.interface import NORMAL, Connector, Socket, SocketOwner
+from gateway.websocket.interface import NORMAL, Connector, IdleOwner, Socket, SocketOwner
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 LONGEST_TEXT: Final = 3600.0
@@ -75,21 +75,12 @@ class ServiceEndpoint:
     async def probe(self) -> str:
         host = urlsplit(self.url).netloc
         try:
-            (await self.open(_ProbedSocket())).close()
+            (await self.open(IdleOwner())).close()
         except EngineRefused:
             raise EngineRefused(f"{host} rejects the key for {self.name}; correct {self.key_name}") from None
         except EngineUnavailable as error:
             raise EngineUnavailable(f"{self.name} at {host}: {error}; check the network") from None
         return f"{self.name}: {host} answers and accepts the key"
-
-
-class _ProbedSocket:
-    """Ignores what arrives on a socket that is closed at once."""
-
-    def on_open(self, socket: Socket) -> None: ...
-    def on_text(self, data: bytes) -> None: ...
-    def on_binary(self, data: bytes) -> None: ...
-    def on_closed(self, code: int) -> None: ...
 
 
 # Codecs: the messages of one service, without I/O

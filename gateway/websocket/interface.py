@@ -179,6 +179,15 @@ class SocketOwner(Protocol):
         """The connection has ended, from either side. Called once, last."""
 
 
+class IdleOwner:
+    """Ignores what arrives, on a socket that is closed at once."""
+
+    def on_open(self, socket: Socket) -> None: ...
+    def on_text(self, data: bytes) -> None: ...
+    def on_binary(self, data: bytes) -> None: ...
+    def on_closed(self, code: int) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class UpgradeRequest:
     """A request for a WebSocket: path and query as sent, headers with names in lower case."""
