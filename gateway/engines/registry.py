@@ -17,11 +17,10 @@ from gateway.engines.cascade import CascadeEngine
 from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
 from gateway.engines.failover import GuardedEngine
 from gateway.engines.interface import NoEngine, VoiceEngine
-from gateway.engines.local import LocalSpeech
+from gateway.engines.local import LocalSpeech, SpeechWorkerTimeouts
 from gateway.engines.realtime import RealtimeEngine, RealtimeTimeouts
 from gateway.engines.realtime_dialect import OPENAI, XAI
 from gateway.engines.speech_registry import SpeechServices
-from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import SettingsError
 from gateway.extras import how_to_install, is_installed
 from gateway.settings import ENGINE_KEYS, Secret, Settings
@@ -174,8 +173,7 @@ def _local(settings: Settings, connect: Connector) -> VoiceEngine:
         "LOCAL_VOICE": settings.local_voice,
         "LOCAL_SPEECH_API_KEY": key.reveal() if key is not None else "",
     }
-    worker = SpeechWorkerClient(environ, SpeechWorkerTimeouts())
-    local = LocalSpeech(worker, max_calls=settings.local_engine_calls)
+    local = LocalSpeech(environ, SpeechWorkerTimeouts(), max_calls=settings.local_engine_calls)
     return CascadeEngine(local.name, local, local)
 
 

@@ -28,7 +28,7 @@ from gateway.engines.interface import (
     UserSaid,
     UserStartedSpeaking,
 )
-from gateway.engines.local import HEARING, LocalSpeech
+from gateway.engines.local import HEARING
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.llm.chat import Finished, LlmEndpoint, TextDelta, ToolCallDelta
 
@@ -40,25 +40,20 @@ END_CALL = AgentFunction("end_call", "Hang up.")
 CALL = FunctionCall("7", "end_call", "{}")
 
 
-class FakeWorker:
-    """A speech worker that synthesizes every text at once, and recognises what the test says."""
+class FakeSpeech:
+    """A recogniser and voice: synthesizes every text at once, and recognises what the test says."""
 
-    state, refusal, has_started = "ready", "", True
+    name, hearing = "local", HEARING
 
-    def __init__(self):
-        self.channels = []
+    def __init__(self, *, is_full=False):
+        self.channels, self.is_full = [], is_full
 
-    async def ready(self, seconds):
-        pass
-
-    @property
-    def open_channels(self):
-        return len(self.channels)
-
-    def open_channel(self, listener):
+    async def open_recogniser(self, listener):
         if not self.channels or self.channels[-1].listener is not listener:
             self.channels.append(FakeChannel(listener))
         return self.channels[-1]
+
+    open_voice = open_recogniser
 
 
 class FakeChannel:
@@ -162,21 +157,20 @@ class Talk:
         return [event.text for event in self.events if isinstance(event, kind)]
 
 
-def local_engine(worker, max_calls):
-    speech = LocalSpeech(worker, max_calls=max_calls)
+def local_engine(speech):
     return CascadeEngine("local", speech, speech)
 
 
-async def connected(llm, *, agent=MAYA, greeting="", max_calls=4, recorder=None, **settings):
-    worker, talk = FakeWorker(), Talk(llm, recorder)
+async def connected(llm, *, agent=MAYA, greeting="", recorder=None, **settings):
+    speech, talk = FakeSpeech(), Talk(llm, recorder)
     endpoint = LlmEndpoint("https://voice.example.com/v1/chat/completions", "the-bearer", llm)
 
     async def load_settings():
         return AgentSettings(agent, "You are Maya.", greeting, (END_CALL,), llm=endpoint, **settings)
 
-    engine = local_engine(worker, max_calls)
+    engine = local_engine(speech)
     talk.session = await engine.connect(load_settings, talk)
-    talk.channel = worker.channels[0]
+    talk.channel = speech.channels[0]
     assert SettingsApplied() not in talk.events  # comes after `connect` has returned
     await talk.gets(SettingsApplied)
     return talk
@@ -450,19 +444,18 @@ async def test_question_for_consent_is_spoken_as_it_is():
 
 
 async def test_full_engine_says_so_and_hangs_up():
-    worker, talk = FakeWorker(), Talk(FakeLlm())
-    worker.open_channel(None)
+    speech, talk = FakeSpeech(is_full=True), Talk(FakeLlm())
     endpoint = LlmEndpoint("", "", talk.llm)
 
     async def load_settings():
         return AgentSettings(MAYA, "", "Hello.", llm=endpoint)
 
-    talk.session = await local_engine(worker, 1).connect(load_settings, talk)
+    talk.session = await local_engine(speech).connect(load_settings, talk)
     await talk.gets(AgentAudioDone)
     assert talk.said() == [BUSY]
     assert isinstance(talk.events[2], FunctionsRequested)  # before the text, so that the call ends after it
     talk.session.send_audio(AUDIO)
-    assert worker.channels[1].heard == b""
+    assert speech.channels[0].heard == b""
 
 
 async def test_end_of_turn_is_forced():
@@ -492,14 +485,14 @@ async def test_closed_session_reports_nothing():
 
 
 async def test_session_needs_a_language_model():
-    worker = FakeWorker()
+    speech = FakeSpeech()
 
     async def load_settings():
         return AgentSettings(MAYA, "")
 
     with pytest.raises(EngineRefused):
-        await local_engine(worker, 1).connect(load_settings, Talk(None))
-    assert worker.channels[0].closed
+        await local_engine(speech).connect(load_settings, Talk(None))
+    assert speech.channels[0].closed
 
 
 async def test_failed_answer_ends_the_session(caplog):
@@ -517,14 +510,14 @@ async def test_failed_answer_ends_the_session(caplog):
 
 async def test_speech_before_the_call_means_nothing():
     """A recogniser that is connected while the phone rings may hear something in the silence that it gets."""
-    worker, talk = FakeWorker(), Talk(FakeLlm())
+    speech, talk = FakeSpeech(), Talk(FakeLlm())
 
     async def load_settings():
-        worker.channels[0].listener.on_speech_started()
-        worker.channels[0].listener.on_speech_ended("Noise.")
+        speech.channels[0].listener.on_speech_started()
+        speech.channels[0].listener.on_speech_ended("Noise.")
         return AgentSettings(MAYA, "", llm=LlmEndpoint("", "", talk.llm))
 
-    talk.session = await local_engine(worker, 1).connect(load_settings, talk)
+    talk.session = await local_engine(speech).connect(load_settings, talk)
     await talk.gets(SettingsApplied)
     assert talk.events == [EngineGreeted("local"), SettingsApplied()]
 

@@ -8,13 +8,12 @@ from gateway.engines import interface
 from gateway.engines.cascade import CascadeEngine, CascadeSession
 from gateway.engines.deepgram import DeepgramEngine, DeepgramSession, DeepgramTimeouts
 from gateway.engines.interface import EngineEvent, EngineSession, NoEngine, VoiceEngine
-from gateway.engines.local import LocalSpeech
-from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
+from gateway.engines.local import LocalSpeech, SpeechWorkerTimeouts
 from gateway.llm.chat import LlmEndpoint
 from gateway.settings import Secret
 from tests.fakes.echo_engine import EchoEngine, EchoSession
 
-LOCAL = LocalSpeech(SpeechWorkerClient({}, SpeechWorkerTimeouts()), max_calls=1)
+LOCAL = LocalSpeech({}, SpeechWorkerTimeouts())
 ENGINES: list[VoiceEngine] = [  # the type checker compares each with the protocol
     DeepgramEngine(cast(Any, None), "", Secret(""), DeepgramTimeouts()),
     CascadeEngine("local", LOCAL, LOCAL),

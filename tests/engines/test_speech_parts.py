@@ -7,7 +7,7 @@ import pytest
 from gateway.engines.cascade import CascadeSession
 from gateway.engines.deepgram_speech import FluxCodec
 from gateway.engines.elevenlabs_voice import ElevenLabsCodec
-from gateway.engines.local import LocalSpeech
+from gateway.engines.local import LocalSpeech, SpeechChannel, SpeechWorkerTimeouts
 from gateway.engines.speech_parts import (
     RecogniserService,
     RecogniserStream,
@@ -15,7 +15,6 @@ from gateway.engines.speech_parts import (
     VoiceService,
     VoiceStream,
 )
-from gateway.engines.speech_worker import SpeechChannel, SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.engines.streaming import (
     ServiceEndpoint,
     StreamingRecogniser,
@@ -25,7 +24,7 @@ from gateway.engines.streaming import (
 )
 from gateway.settings import Secret
 
-LOCAL = LocalSpeech(SpeechWorkerClient({}, SpeechWorkerTimeouts()), max_calls=1)
+LOCAL = LocalSpeech({}, SpeechWorkerTimeouts())
 ENDPOINT = ServiceEndpoint("deepgram/test", "", "", Secret(""), "", cast(Any, None))
 RECOGNISERS: list[RecogniserService] = [  # the type checker compares each with the protocol
     LOCAL,

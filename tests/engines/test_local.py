@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
+from gateway.engines.local import LocalSpeech, SpeechWorkerTimeouts
 from gateway.errors import EngineRefused
 from gateway.maintenance import running
 from gateway.simulate.synthetic_caller import line_noise
@@ -36,7 +36,7 @@ class Listener:
 
 @pytest.fixture
 async def worker():
-    worker = SpeechWorkerClient({}, SpeechWorkerTimeouts())
+    worker = LocalSpeech({}, SpeechWorkerTimeouts(), max_calls=1)
     async with running(worker.run()):
         await worker.ready(PATIENCE)
         yield worker
@@ -50,8 +50,9 @@ async def test_worker_recognises_and_speaks(worker):
     channel.send_audio(QUIET + listener.audio + QUIET)
     await until(lambda: listener.heard)
     assert (listener.started, listener.heard) == (1, ["How can I help you?"])
+    assert worker.is_full
     channel.close()
-    assert (worker.open_channels, worker.state) == (0, "ready")
+    assert not worker.is_full and worker.health() == {"engine_state": "ready"}
 
 
 async def test_dead_process_is_replaced(worker):
@@ -70,8 +71,8 @@ async def test_process_that_cannot_load_its_models_is_not_restarted(monkeypatch,
     (tmp_path / "hibari").mkdir()
     (tmp_path / "hibari" / "__init__.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    worker = SpeechWorkerClient({}, SpeechWorkerTimeouts())
+    worker = LocalSpeech({}, SpeechWorkerTimeouts(), max_calls=1)
     await asyncio.wait_for(worker.run(), 60)
     with pytest.raises(EngineRefused, match="hibari has no assets/hibari.onnx"):
         await worker.ready(PATIENCE)
-    assert worker.state == "failed"
+    assert worker.is_ready and worker.health()["engine_state"] == "failed"
