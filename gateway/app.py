@@ -47,7 +47,7 @@ from gateway.finalization.archive import Archive
 from gateway.finalization.job import NoJobQueue
 from gateway.finalization.job_table import JobTable, never_alive
 from gateway.finalization.remote_copies import RemoteCopies
-from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
+from gateway.finalization.steps import CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer, build_summarizer
 from gateway.finalization.webhooks import NoWebhooks, WebhookOutbox, WebhookTarget, WebhookTimeouts, check_secrets
 from gateway.finalization.worker import FinalizationTimeouts, FinalizationWorker
@@ -293,20 +293,6 @@ class Config:
         )
 
 
-def agent_rules(agents: AgentDirectory) -> dict[str, AgentRules]:
-    """What finalization needs of each agent."""
-    return {
-        agent.name: AgentRules(
-            timezone=agent.timezone,
-            state_keys=agent.repeat_caller.state_keys,
-            counts_repeat_callers=agent.repeat_caller.analytics_enabled,
-            new_person_after=agent.repeat_caller.new_person_after,
-            fields=agent.fields,
-        )
-        for agent in agents
-    }
-
-
 def llm_accounts(settings: Settings) -> LlmAccounts:
     names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
     return LlmAccounts(**{name: getattr(settings, name) for name in names}, keys=settings.agent_keys)
@@ -512,17 +498,16 @@ def _prepare_changed_agents(config: Config, stack: contextlib.AsyncExitStack) ->
 
 
 def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> FinalizationWorker:
-    store, sharing, embedder = resources.store, resources.sharing, resources.embedder
+    sharing = resources.sharing
     alive = sharing.cluster.is_alive if sharing.shares_disk else never_alive
     table = JobTable(resources.stores.local, sharing.cluster.node, alive)
-    embed = embedder.embed if embedder is not None else None
     steps = FinalizationSteps(
-        memory=CallMemory(store, PinnedTopicStore(store, embed=embed)),
+        memory=CallMemory(resources.store, resources.embedder),
         jobs=table if isinstance(sharing.jobs, NoJobQueue) else sharing.jobs,
         remem=resources.remem,
         summarizer=config.writer,
         archive=resources.archive,
-        agents=agent_rules(config.agents),
+        find_agent=config.agents.get,
         is_erased=eraser.is_erased,
         webhooks=resources.webhooks,
     )

@@ -27,7 +27,6 @@ from gateway.finalization.steps import CallMemory, FinalizationSteps
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, cli_actor
 from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.stores import existing_stores
-from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
 from gateway.settings import Settings, admin_token
 from gateway.telephony.elevenlabs import PLATFORM, ElevenLabsApi
@@ -94,7 +93,7 @@ async def _import(options: argparse.Namespace, loaded: Settings) -> int:
 
 @contextlib.asynccontextmanager
 async def _importer(loaded: Settings) -> AsyncIterator[tuple[ConversationImport, AuditLog]]:
-    from gateway.app import agent_rules, make_embedder, make_summarizer  # imports the whole application
+    from gateway.app import make_embedder, make_summarizer  # imports the whole application
 
     agents, token = AgentDirectory(loaded.agents, loaded.folder), admin_token(loaded)
     assert loaded.elevenlabs_api_key is not None
@@ -110,14 +109,12 @@ async def _importer(loaded: Settings) -> AsyncIterator[tuple[ConversationImport,
         remem = connect_remem(loaded.remem_api_url, loaded.remem_api_key, http)
         eraser = Eraser(stores, DataLocations.of(loaded), remem, token, erasure)
         steps = FinalizationSteps(
-            memory=CallMemory(
-                stores.memory, PinnedTopicStore(stores.memory, embed=embedder.embed if embedder else None)
-            ),
+            memory=CallMemory(stores.memory, embedder),
             jobs=NoJobStore(),
             remem=remem,
             summarizer=summarizer,
             archive=Archive(loaded.voice_session_archive_dir, retention_days=loaded.voice_session_retention_days),
-            agents=agent_rules(agents),
+            find_agent=agents.get,
             is_erased=eraser.is_erased,
         )
         finalizer = ImportFinalizer(steps, JobTable(stores.local), eraser.clear_away)

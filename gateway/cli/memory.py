@@ -312,7 +312,7 @@ async def _rebuild(context: _Context) -> int:
 
 @contextlib.asynccontextmanager
 async def _memory_rebuild(context: _Context) -> AsyncIterator[MemoryRebuild]:
-    from gateway.app import agent_rules, make_embedder, make_summarizer  # imports the whole application
+    from gateway.app import make_embedder, make_summarizer  # imports the whole application
 
     given, stores = context.settings, context.stores
     provider, _, model = context.options.model.partition("/")
@@ -326,14 +326,13 @@ async def _memory_rebuild(context: _Context) -> AsyncIterator[MemoryRebuild]:
     summarizer = make_summarizer(given, agents, provider=provider, model=model)
     try:
         async with httpx.AsyncClient() as http, context.eraser() as eraser:
-            topics = PinnedTopicStore(stores.memory, embed=embedder.embed if embedder else None)
             steps = FinalizationSteps(
-                memory=CallMemory(stores.memory, topics),
+                memory=CallMemory(stores.memory, embedder),
                 jobs=JobTable(stores.local),
                 remem=connect_remem(given.remem_api_url, given.remem_api_key, http),
                 summarizer=summarizer,
                 archive=Archive(archive_dir, retention_days=0),
-                agents=agent_rules(agents),
+                find_agent=agents.get,
                 is_erased=eraser.is_erased,
             )
             history = CallHistory(stores, data_dir=given.data_dir, archive_dir=archive_dir)

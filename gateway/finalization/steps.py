@@ -4,12 +4,12 @@ The steps of a finalization job: archive, summary, document here and in the remo
 Each step does its part if it is not done yet, and saves the job. Repeating a step does no harm.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, tzinfo
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
-from gateway.agents import RequestedField
+from gateway.agents import Agent
 from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, speakers, spoken_lines
@@ -26,8 +26,8 @@ from gateway.finalization.webhooks import (
     voicemail_left,
 )
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
+from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.facts import FactStore
-from gateway.memory.identity import LONG_SILENCE
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerStateStore, listed
@@ -38,31 +38,17 @@ from gateway.session import Voicemail, VoiceSession
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
-
-
-@dataclass(frozen=True)
-class AgentRules:
-    """What finalization needs of an agent's configuration."""
-
-    timezone: tzinfo | None = None
-    """For the wall clock in titles."""
-    state_keys: frozenset[str] = frozenset()
-    """What the agent's functions may keep of a caller."""
-    counts_repeat_callers: bool = False
-    new_person_after: float = LONG_SILENCE
-    """After this many seconds of silence someone else may be speaking."""
-    fields: Mapping[str, RequestedField] = field(default_factory=dict)
-    """What the webhook reports of a call."""
+_REMOVED_AGENT: Final = Agent("", "")
 
 
 class CallMemory:
     """Everything in the memory store that a call adds to."""
 
-    def __init__(self, store: MemoryStore, topics: PinnedTopicStore | None = None) -> None:
+    def __init__(self, store: MemoryStore, embedder: Embedder | None = None) -> None:
         self.documents = store
         self.calls = CallsTable(store)
         self.facts = FactStore(store)
-        self.topics = topics or PinnedTopicStore(store)
+        self.topics = PinnedTopicStore(store, embed=embedder.embed if embedder is not None else None)
         self.state = CallerStateStore(store)
 
 
@@ -72,14 +58,14 @@ Step = Callable[[FinalizationJob], Awaitable[bool | None]]
 
 @dataclass(frozen=True)
 class FinalizationSteps:
-    """`is_erased`: whether a call's caller was erased since it began."""
+    """`find_agent`: by name. `is_erased`: whether a call's caller was erased since it began."""
 
     memory: CallMemory
     jobs: JobStore
     remem: RememClient | None
     summarizer: Summarizer
     archive: Archive
-    agents: Mapping[str, AgentRules]
+    find_agent: Callable[[str], Agent | None]
     is_erased: Callable[[VoiceSession], Awaitable[bool]]
     webhooks: WebhookOutbox | NoWebhooks = NoWebhooks()
 
@@ -119,7 +105,7 @@ class FinalizationSteps:
     async def save_state(self, job: FinalizationJob) -> bool:
         """What the agent's functions keep of the caller. Returns whether there is anything."""
         session = job.session
-        values = listed(session.state, self._rules(session).state_keys) if session.trust else {}
+        values = listed(session.state, self._agent(session).repeat_caller.state_keys) if session.trust else {}
         if values:
             await self.memory.state.save(
                 session.agent,
@@ -163,7 +149,7 @@ class FinalizationSteps:
     async def learn_facts(self, job: FinalizationJob) -> bool:
         """The caller's facts. Those of a better summary replace them. Returns whether there are any."""
         if job.summary is not None:
-            session, silence = job.session, self._rules(job.session).new_person_after
+            session, silence = job.session, self._agent(job.session).repeat_caller.new_person_after
             who = speakers(session.turns, silence=silence, known_name=session.known_name)
             now = session.ended_at or session.started_at
             await self.memory.facts.learn(session, job.summary.caller_facts, now, speakers=who)
@@ -184,7 +170,8 @@ class FinalizationSteps:
             written_by = job.summary.written_by if job.summary is not None else ""
             await calls.write(session, document_id=job.document_id, summary_by=written_by)
             # When the step is repeated the call is among the earlier ones, and has been counted.
-            if self._rules(session).counts_repeat_callers and session.id not in {call.session_id for call in earlier}:
+            is_repeated = session.id in {call.session_id for call in earlier}
+            if self._agent(session).repeat_caller.analytics_enabled and not is_repeated:
                 self._count(session, earlier)
 
     async def notify(self, job: FinalizationJob) -> bool:
@@ -194,7 +181,7 @@ class FinalizationSteps:
         if left:
             await self.webhooks.add(voicemail_left(job.session))
         if ended := self.webhooks.wants(agent, CALL_ENDED):
-            await self.webhooks.add(call_ended(job.session, job.summary, self._rules(job.session).fields))
+            await self.webhooks.add(call_ended(job.session, job.summary, self._agent(job.session).fields))
         return left or ended
 
     def _count(self, session: VoiceSession, earlier: Sequence[FinishedCall]) -> None:
@@ -204,7 +191,7 @@ class FinalizationSteps:
         REPEAT_CALLERS.labels(session.agent, "first-time" if last is None else "returning").inc()
         if last is not None:
             DAYS_BETWEEN_CALLS.labels(session.agent).observe((session.started_at - last).total_seconds() / 86_400)
-        for key in listed(session.state, self._rules(session).state_keys):
+        for key in listed(session.state, self._agent(session).repeat_caller.state_keys):
             STATE_KEYS.labels(session.agent, key).inc()
         if session.receipt.get("items"):
             RECALL_USED.labels(session.agent).inc()
@@ -276,7 +263,7 @@ class FinalizationSteps:
         topics = await self.memory.topics.topics(session.agent, session.caller)
         topics = [topic for topic in topics if topic.trust <= session.trust]
         known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
-        context = SummaryContext(session.agent, recited, known_topics, facts, self._rules(session).fields)
+        context = SummaryContext(session.agent, recited, known_topics, facts, self._agent(session).fields)
         summary = await write(spoken_lines(session.turns), context)
         if session.voicemail is not Voicemail.LEFT:
             return summary
@@ -285,7 +272,7 @@ class FinalizationSteps:
         return replace(summary, context=f"A message was left on the voicemail: {said} {rest}".rstrip())
 
     def document(self, session: VoiceSession, summary: CallSummary) -> NewDocument:
-        return call_document(session, summary, self._rules(session).timezone)
+        return call_document(session, summary, self._agent(session).timezone)
 
-    def _rules(self, session: VoiceSession) -> AgentRules:
-        return self.agents.get(session.agent, AgentRules())
+    def _agent(self, session: VoiceSession) -> Agent:
+        return self.find_agent(session.agent) or _REMOVED_AGENT

@@ -11,11 +11,12 @@ from typing import Any
 
 import httpx
 
+from gateway.agents import Agent
 from gateway.errors import LlmError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob, NoJobQueue
 from gateway.finalization.job_table import JobTable
-from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
+from gateway.finalization.steps import CallMemory, FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary, SummaryRequest
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.worker import FinalizationWorker
@@ -156,7 +157,7 @@ async def aftermath_in(folder: Path) -> AsyncIterator[Aftermath]:
             remem=None,
             summarizer=Summarizer([], ""),
             archive=Archive(folder / "archive", retention_days=7),
-            agents={"maya": AgentRules(timezone=UTC)},
+            find_agent={"maya": Agent("maya", "", timezone="UTC")}.get,
             is_erased=never_erased,
         )
         yield Aftermath(steps, store, table, folder, http)

@@ -2,17 +2,16 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
 
-from gateway.agents import WEBHOOK_EVENTS
+from gateway.agents import WEBHOOK_EVENTS, Agent
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob, JobState, merge_and_requeue
 from gateway.finalization.job_table import JobTable
-from gateway.finalization.steps import REMOTE_TIMEOUT, AgentRules, CallMemory, FinalizationSteps
+from gateway.finalization.steps import REMOTE_TIMEOUT, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.webhooks import WebhookOutbox, WebhookTarget
 from gateway.history.stores import open_local_store
@@ -156,7 +155,7 @@ async def test_summary_is_not_asked_for_twice(after):
 
 
 async def test_title_follows_the_agents_zone(after):
-    after.steps = replace(after.steps, agents={"maya": AgentRules(timezone=ZoneInfo("Asia/Tokyo"))})
+    after.steps = replace(after.steps, find_agent={"maya": Agent("maya", "", timezone="Asia/Tokyo")}.get)
     await written(after)
     (document,) = await after.documents()
     assert document.title == "Voice Call Summary — 2026-02-07 08:15 AM"
@@ -334,7 +333,7 @@ async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
     try:
         book, archive = FactStore(store), Archive(tmp_path / "archive", retention_days=7)
         writer = Summarizer([Parrot()], "Summarise.", tries_each=1)
-        steps = FinalizationSteps(CallMemory(store), JobTable(store), None, writer, archive, {}, never_erased)
+        steps = FinalizationSteps(CallMemory(store), JobTable(store), None, writer, archive, {}.get, never_erased)
         await book.learn(a_session(), [CallerFact("Prefers window seats", "preference", 0.9, (1,))], START)
         asked = Turn(Speaker.AGENT, "You prefer window seats, right?", START)
         job = FinalizationJob(a_session(turns=[asked, Turn(Speaker.CALLER, "Yes.", START)]))

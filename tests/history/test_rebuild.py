@@ -49,7 +49,7 @@ class Place:
             remem=None,
             summarizer=Summarizer(models, "", tries_each=1),
             archive=self.archive,
-            agents={},
+            find_agent={}.get,
             is_erased=self.eraser().is_erased,
         )
         history = CallHistory(self.stores, data_dir=self.folder, archive_dir=self.folder / "archive")
