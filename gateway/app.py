@@ -60,7 +60,7 @@ from gateway.history.call_log import FILE_NAME, CallLog
 from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
-from gateway.history.stores import Stores, check_database_url, open_stores
+from gateway.history.stores import Stores, check_database_url, opened_stores
 from gateway.invocation import command
 from gateway.llm import agent_llm
 from gateway.llm.accounts import LlmAccounts
@@ -364,8 +364,7 @@ async def open_resources(
     # A connection pool of its own: requests to carriers must not wait while a store hangs.
     store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
     ranking = RankingOptions(settings.memory_half_life_days)
-    stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder, ranking=ranking)
-    stack.push_async_callback(stores.close)
+    stores = await stack.enter_async_context(opened_stores(settings, embedder=embedder, ranking=ranking))
     stack.push_async_callback(config.writer.close)
     recordings = RecordingDirectory(settings.record_dir, RecordingCipher(settings.record_key))
     stack.callback(recordings.close)
@@ -637,8 +636,7 @@ async def routes(
     settings, token, manager = config.settings, config.admin_token, services.manager
     public = PublicUrl(settings.public_url)
     # Pages and lists read through a connection and a thread of their own, so that calls do not wait for them.
-    read = await open_stores(settings.data_dir, settings.database_url)
-    stack.push_async_callback(read.close)
+    read = await stack.enter_async_context(opened_stores(settings))
     own_key = settings.remem_api_key if not settings.remem_api_url else None
     tokens = TokenTable(read.memory)
     auth = Authenticator(token, own_key, tokens)

@@ -17,7 +17,7 @@ from gateway.cli.remote import parse_time
 from gateway.cli.terminal import line, second, short_id, table
 from gateway.errors import SettingsError
 from gateway.history.audit_log import AuditAction, AuditEntry, AuditFilter, AuditLog, AuditNote, AuditOutcome, cli_actor
-from gateway.history.stores import existing_stores, store_path
+from gateway.history.stores import existing_stores, have_stores
 from gateway.memory.stores.documents import time_text
 from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 def write_entry(loaded: Settings, note: AuditNote) -> None:
     """For a command that has no store open. Without a store there is no gateway here yet, and no log."""
     note.actor = cli_actor()
-    if loaded.database_url is not None or store_path(loaded.data_dir).is_file():
+    if have_stores(loaded):
         _with_log(loaded, lambda audit: audit.write(note))
 
 

@@ -25,7 +25,7 @@ from gateway.cli.main import run_command
 from gateway.cluster import supervisor
 from gateway.engines.interface import SET_UP_ENGINE
 from gateway.finalization.job_table import JobTable
-from gateway.history.stores import open_stores
+from gateway.history.stores import opened_stores
 from gateway.invocation import command
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.settings import Settings, admin_token, local_url
@@ -196,12 +196,9 @@ def _server_config(loaded: Settings, sockets: str, worker_folder: Path | None, p
 async def _check_store(loaded: Settings) -> None:
     """Open the store once, so that a broken one is one line on stderr and not a failed start."""
     embedder = Embedder() if loaded.memory_vectors else None
-    stores = await open_stores(loaded.data_dir, loaded.database_url, embedder=embedder)
-    try:
+    async with opened_stores(loaded, embedder=embedder) as stores:
         await JobTable(stores.local).unfinished()
         await stores.memory.newest(tags=(), limit=1)
-    finally:
-        await stores.close()
 
 
 def _freeze_garbage_collector() -> None:

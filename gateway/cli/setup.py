@@ -4,11 +4,11 @@ import argparse
 import asyncio
 import functools
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from rich.console import RenderableType
 
@@ -20,7 +20,7 @@ from gateway.diagnostics.hosted_agents import RENEW_DAYS, has_llm, llm_tokens, r
 from gateway.errors import SettingsError
 from gateway.history.api_tokens import ApiToken, TokenScope, TokenTable
 from gateway.history.audit_log import AuditAction, AuditNote
-from gateway.history.stores import open_stores
+from gateway.history.stores import opened_stores
 from gateway.settings import Secret, Settings, write_dotenv
 from gateway.telephony.elevenlabs_setup import ElevenLabsAccount, ElevenLabsSetup, LlmKeys
 from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount, webhook_urls
@@ -28,7 +28,6 @@ from gateway.telephony.phone_numbers import e164
 
 KEY_DAYS: Final = 365
 
-T = TypeVar("T")
 
 DESCRIPTION: Final = (
     "Set a phone number's webhook, or the webhooks and secrets of agents hosted at ElevenLabs, through the provider's "
@@ -144,20 +143,14 @@ def _llm_keys(loaded: Settings, agents: Iterable[Agent]) -> dict[str, LlmKeys]:
 
 
 def _create_key(loaded: Settings, agent: str) -> tuple[str, str]:
-    def create(tokens: TokenTable) -> Awaitable[tuple[ApiToken, str]]:
-        return tokens.create(TokenScope.LLM, days=KEY_DAYS, label="ElevenLabs", agent=agent)
+    async def create() -> tuple[ApiToken, str]:
+        async with opened_stores(loaded) as stores:
+            tokens = TokenTable(stores.memory)
+            return await tokens.create(TokenScope.LLM, days=KEY_DAYS, label="ElevenLabs", agent=agent)
 
-    token, text = asyncio.run(_with_tokens(loaded, create))
+    token, text = asyncio.run(create())
     write_entry(loaded, AuditNote(AuditAction.TOKEN_CREATE, agent=agent, item=token.id))
     return token.id, text
-
-
-async def _with_tokens(loaded: Settings, work: Callable[[TokenTable], Awaitable[T]]) -> T:
-    stores = await open_stores(loaded.data_dir, loaded.database_url)
-    try:
-        return await work(TokenTable(stores.memory))
-    finally:
-        await stores.close()
 
 
 def hosted_agents(loaded: Settings, name: str = "") -> list[Agent]:

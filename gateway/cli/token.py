@@ -17,7 +17,7 @@ from gateway.cli import terminal
 from gateway.errors import SettingsError
 from gateway.history.api_tokens import CACHE_SECONDS, DEFAULT_DAYS, ApiToken, TokenScope, TokenTable
 from gateway.history.audit_log import AuditAction, AuditLog, AuditNote, cli_actor
-from gateway.history.stores import open_stores
+from gateway.history.stores import opened_stores
 from gateway.invocation import command
 from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
@@ -50,13 +50,10 @@ def run(options: argparse.Namespace) -> int:
     given = settings.load(os.environ, Path.cwd())
 
     async def act() -> int:
-        stores = await open_stores(given.data_dir, given.database_url)
-        try:
+        async with opened_stores(given) as stores:
             action: Act = options.act
             audit = AuditLog(stores.memory, admin_token(given))
             return await action(options, given, TokenTable(stores.memory), audit)
-        finally:
-            await stores.close()
 
     return asyncio.run(act())
 

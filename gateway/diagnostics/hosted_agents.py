@@ -12,7 +12,7 @@ from gateway.diagnostics.http_probe import HttpProbe
 from gateway.diagnostics.results import TIMEOUT, CheckResult, ok, problem, warning
 from gateway.errors import CarrierRefused, SettingsError, StoreUnavailable
 from gateway.history.api_tokens import ApiToken, TokenScope, TokenTable
-from gateway.history.stores import open_stores, store_path
+from gateway.history.stores import existing_stores, have_stores
 from gateway.invocation import command
 from gateway.settings import Settings
 from gateway.telephony.elevenlabs_setup import (
@@ -134,11 +134,8 @@ def has_llm(agent: Agent, loaded: Settings) -> bool:
 
 async def llm_tokens(loaded: Settings) -> dict[str, ApiToken]:
     """The API tokens with the scope `llm`, by id. Raises StoreUnavailable."""
-    if loaded.database_url is None and not store_path(loaded.data_dir).is_file():
-        return {}  # no gateway has run here yet
-    stores = await open_stores(loaded.data_dir, loaded.database_url)
-    try:
+    if not have_stores(loaded):
+        return {}
+    async with existing_stores(loaded) as stores:
         tokens = await TokenTable(stores.memory).tokens()
-    finally:
-        await stores.close()
     return {token.id: token for token in tokens if token.scope is TokenScope.LLM}

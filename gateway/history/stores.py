@@ -82,16 +82,28 @@ async def open_stores(data_dir: Path, database_url: Secret | None, **options: Un
 
 
 @contextlib.asynccontextmanager
-async def existing_stores(settings: Settings, *, needs_local: bool = False) -> AsyncIterator[Stores]:
-    """The stores of a gateway that has run here, for a command. Raises SettingsError; `needs_local`: for jobs too."""
-    path = store_path(settings.data_dir)
-    if (needs_local or settings.database_url is None) and not path.is_file():
-        raise SettingsError(f"{path} does not exist; run `{command('serve')}` once, or set DATA_DIR to its folder")
-    stores = await open_stores(settings.data_dir, settings.database_url)
+async def opened_stores(settings: Settings, **options: Unpack[StoreOptions]) -> AsyncIterator[Stores]:
+    """As `open_stores`, and closed at the end."""
+    stores = await open_stores(settings.data_dir, settings.database_url, **options)
     try:
         yield stores
     finally:
         await stores.close()
+
+
+@contextlib.asynccontextmanager
+async def existing_stores(settings: Settings, *, needs_local: bool = False) -> AsyncIterator[Stores]:
+    """The stores of a gateway that has run here, for a command. Raises SettingsError; `needs_local`: for jobs too."""
+    if not have_stores(settings, needs_local=needs_local):
+        path = store_path(settings.data_dir)
+        raise SettingsError(f"{path} does not exist; run `{command('serve')}` once, or set DATA_DIR to its folder")
+    async with opened_stores(settings) as stores:
+        yield stores
+
+
+def have_stores(settings: Settings, *, needs_local: bool = False) -> bool:
+    """Whether a gateway may have run with these settings. `needs_local`: on this machine."""
+    return store_path(settings.data_dir).is_file() or (settings.database_url is not None and not needs_local)
 
 
 # Files of earlier versions
