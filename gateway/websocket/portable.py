@@ -176,6 +176,13 @@ class _ClientSocket(PortableSocket):
         self._is_alive = True
         self.handshake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def abandon(self) -> None:
+        """Close the connection, even if the handshake was completed a moment ago."""
+        if self._owner is not None:
+            self.close()
+        elif self._transport is not None:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert isinstance(self._protocol, ClientProtocol)
@@ -222,7 +229,6 @@ async def connect(
 ) -> PortableSocket:
     """Open a client socket (a `Connector`)."""
     uri = parse_uri(url)
-    socket: _ClientSocket | None = None
     try:
         async with asyncio.timeout(timeout):
             _, socket = await asyncio.get_running_loop().create_connection(
@@ -231,14 +237,15 @@ async def connect(
                 uri.port,
                 ssl=tls_context() if uri.secure else None,
             )
-            await socket.handshake
+            try:
+                await socket.handshake
+            except BaseException:
+                socket.abandon()
+                raise
     except InvalidStatus as refused:
         raise handshake_refused(refused.response.status_code) from None
     except (OSError, TimeoutError, WebSocketException, ssl.SSLError) as error:
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
-    finally:
-        if socket is not None and socket._owner is None and socket._transport is not None:
-            socket._transport.abort()
     return socket
 
 

@@ -310,6 +310,28 @@ async def test_cancelled_handshake_leaves_no_connection(library):
 
 
 @LIBRARIES
+async def test_handshake_cancelled_at_its_end_leaves_no_connection(library):
+    """The socket is open by then, and its owner has it, but the caller of `connect` does not."""
+
+    class Cancelling(Echo):
+        def on_open(self, socket):
+            super().on_open(socket)
+            connecting.cancel()
+
+    async def keep(connection):
+        await connection.wait_closed()
+
+    owner = Cancelling()
+    async with listen(keep, "127.0.0.1", 0, ping_interval=None) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        connecting = asyncio.create_task(library.connect(url, {}, owner, max_bytes=MAX_BYTES, timeout=PATIENCE))
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        await in_time(owner.ended.wait())
+    assert owner.closed == [1000]
+
+
+@LIBRARIES
 async def test_unread_audio_is_counted(library):
     """`buffered_bytes` shows a peer that does not read; neither sending to it nor closing blocks."""
     owner = Echo()
