@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.memory.identity import same_person
-from gateway.memory.stores.database import Connection, Migration, tables
+from gateway.memory.stores.database import Connection, Migration, batches, tables
 from gateway.memory.stores.documents import BY_SOURCE_ID, find_document
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import read_call
@@ -340,48 +340,22 @@ class CallsTable:
         calls with every agent.
         """
         keys = list(dict.fromkeys(filter(None, callers)))
-        if not keys:
-            return {}
-        query = f"""SELECT caller, caller_name, trust, max(started_at) AS last
-            FROM finished_calls JOIN call_details USING (session_id)
-            WHERE caller_name <> '' AND caller IN ({", ".join("?" * len(keys))})
-            GROUP BY caller, caller_name, trust ORDER BY trust DESC, last DESC"""
 
         def work(connection: Connection) -> dict[str, str]:
-            people: dict[str, tuple[int, list[str]]] = {}
-            corrections = _corrections(connection, keys)
-            given = [
-                (caller, _current(name, trust, corrections[caller]), trust)
-                for caller, name, trust, _ in connection.execute(query, keys).fetchall()
-            ]
-            given += [(caller, name, trust) for caller in keys for _, name, trust in corrections[caller]]
-            for caller, name, trust in given:
-                most, names = people.setdefault(caller, (trust, []))
-                is_new = trust == most and len(names) < _MOST_PEOPLE
-                if is_new and not any(same_person(known, name) for known in names):
-                    names.append(name)
-            return {caller: ", ".join(names) for caller, (_, names) in people.items()}
+            parts = (_names_of_callers(connection, some) for some in batches(keys))
+            return {caller: name for part in parts for caller, name in part.items()}
 
-        return await self._store.look(work)
+        return await self._store.look(work) if keys else {}
 
     async def names_of_calls(self, rows: Iterable[CallRow]) -> dict[str, str]:
         """By session id: the name given in the call, or else the caller's."""
         rows = list(rows)
-        if not rows:
-            return {}
-        ids = [row.session_id for row in rows]
-        query = f"""SELECT session_id, caller, caller_name, trust FROM finished_calls
-            JOIN call_details USING (session_id)
-            WHERE caller_name <> '' AND session_id IN ({", ".join("?" * len(ids))})"""
-        archived = [row for row in rows if isinstance(row, FinishedCall) and row.caller_name]
 
         def work(connection: Connection) -> dict[str, str]:
-            found = [(row.session_id, row.caller, row.caller_name, TrustLevel.EVERYTHING) for row in archived]
-            found += connection.execute(query, ids).fetchall()
-            corrections = _corrections(connection, [caller for _, caller, *_ in found])
-            return {id_: _current(name, trust, corrections[caller]) for id_, caller, name, trust in found}
+            parts = (_names_in_calls(connection, some) for some in batches(rows))
+            return {session_id: name for part in parts for session_id, name in part.items()}
 
-        given = await self._store.look(work)
+        given = await self._store.look(work) if rows else {}
         callers = await self.names_of_callers(row.caller for row in rows if row.session_id not in given)
         return {row.session_id: given.get(row.session_id) or callers.get(row.caller, "") for row in rows}
 
@@ -418,6 +392,38 @@ class CallsTable:
         rows = await self._store.fetch(query, *values)
         edges = [bisect_left(rows, start, key=itemgetter(0)) for start in starts]
         return [np.array([seconds for _, seconds in rows[a:b]]) for a, b in pairwise([*edges, len(rows)])]
+
+
+def _names_of_callers(connection: Connection, callers: Sequence[str]) -> dict[str, str]:
+    query = f"""SELECT caller, caller_name, trust, max(started_at) AS last
+        FROM finished_calls JOIN call_details USING (session_id)
+        WHERE caller_name <> '' AND caller IN ({", ".join("?" * len(callers))})
+        GROUP BY caller, caller_name, trust ORDER BY trust DESC, last DESC"""
+    people: dict[str, tuple[int, list[str]]] = {}
+    corrections = _corrections(connection, callers)
+    given = [
+        (caller, _current(name, trust, corrections[caller]), trust)
+        for caller, name, trust, _ in connection.execute(query, callers).fetchall()
+    ]
+    given += [(caller, name, trust) for caller in callers for _, name, trust in corrections[caller]]
+    for caller, name, trust in given:
+        most, names = people.setdefault(caller, (trust, []))
+        is_new = trust == most and len(names) < _MOST_PEOPLE
+        if is_new and not any(same_person(known, name) for known in names):
+            names.append(name)
+    return {caller: ", ".join(names) for caller, (_, names) in people.items()}
+
+
+def _names_in_calls(connection: Connection, rows: Sequence[CallRow]) -> dict[str, str]:
+    """By session id: the name that was given in the call, in its current form."""
+    query = f"""SELECT session_id, caller, caller_name, trust FROM finished_calls
+        JOIN call_details USING (session_id)
+        WHERE caller_name <> '' AND session_id IN ({", ".join("?" * len(rows))})"""
+    archived = [row for row in rows if isinstance(row, FinishedCall) and row.caller_name]
+    found = [(row.session_id, row.caller, row.caller_name, TrustLevel.EVERYTHING) for row in archived]
+    found += connection.execute(query, [row.session_id for row in rows]).fetchall()
+    corrections = _corrections(connection, [caller for _, caller, *_ in found])
+    return {id_: _current(name, trust, corrections[caller]) for id_, caller, name, trust in found}
 
 
 def _corrections(connection: Connection, callers: Sequence[str]) -> dict[str, list[tuple[str, str, int]]]:

@@ -212,6 +212,14 @@ async def test_people_who_share_a_number_are_all_named(store):
     assert await calls.names_of_calls(await calls.by_ids([first.id])) == {first.id: "Ana Ruiz"}
 
 
+async def test_names_of_any_number_of_callers(store):
+    """A statement has a limited number of parameters: 32,766 in SQLite as Python brings it, 65,535 in PostgreSQL."""
+    table = CallsTable(store)
+    await a_named_call(store, "Zoë Müller")
+    others = [f"+1202555{number:06}" for number in range(70_000)]
+    assert await table.names_of_callers([*others, CALLER]) == {CALLER: "Zoë Müller"}
+
+
 async def test_unverified_call_renames_nobody(store):
     await a_named_call(store, "Ana Ruiz")
     await a_named_call(store, "Mallory Quinn", started_at=START + timedelta(days=1), trust=TrustLevel.SUMMARIES)

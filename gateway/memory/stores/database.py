@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors
@@ -32,7 +32,10 @@ NARROW_SCOPE: Final = 5000
 """Documents. All documents of a narrow scope are ranked; in a wider one only those that share most words are."""
 MOST_CANDIDATES: Final = 200
 
+_MOST_PARAMETERS: Final = 500  # some builds of SQLite take 999, PostgreSQL takes 65,535
+
 Parameters = Sequence[Any] | Mapping[str, Any]
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,12 @@ class Migration:
 
 
 Schema = Sequence[str | Migration]
+
+
+def batches(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
+    """The values in parts that fit into one statement as parameters."""
+    for first in range(0, len(values), _MOST_PARAMETERS):
+        yield values[first : first + _MOST_PARAMETERS]
 
 
 @cache

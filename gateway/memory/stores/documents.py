@@ -10,14 +10,13 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import DocumentNotFound
-from gateway.memory.stores.database import Connection, tables
+from gateway.memory.stores.database import Connection, batches, tables
 
 SCHEMA: Final = tables("documents")
 
 _FIELDS: Final = "id, title, content, source, tags, created_at, updated_at, metadata, source_id"
 BY_SOURCE_ID: Final = "source_id <> '' AND source_id = ?"
 """Without the first part SQLite does not use the index, and reads all documents."""
-_MOST_PARAMETERS: Final = 500  # a statement may have about a thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +132,7 @@ def create_document(connection: Connection, new: NewDocument, now: datetime, *, 
 def find_documents(connection: Connection, keys: Sequence[int]) -> list[tuple[int, Document]]:
     """The documents that still exist, in the order of `keys`."""
     found: dict[int, Document] = {}
-    for first in range(0, len(keys), _MOST_PARAMETERS):
-        some = keys[first : first + _MOST_PARAMETERS]
+    for some in batches(keys):
         marks = ", ".join("?" * len(some))
         rows = connection.execute(f"SELECT key, {_FIELDS} FROM documents WHERE key IN ({marks})", some)
         found |= {key: _document(row) for key, *row in rows}
