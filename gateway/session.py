@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 CallKey = tuple[str, str]
 """(carrier, the carrier's id of the call)"""
@@ -69,6 +69,20 @@ class EndReason(enum.StrEnum):
     VOICEMAIL_REACHED = "voicemail reached"
     VOICEMAIL_LEFT = "voicemail left"
     FAILED = "internal error"
+
+
+FAILURES: Final = frozenset(
+    {
+        EndReason.STREAM_LOST,
+        EndReason.ENGINE_LOST,
+        EndReason.ENGINE_REFUSED,
+        EndReason.MEDIA_SILENT,
+        EndReason.CARRIER_STALLED,
+        EndReason.GATEWAY_DIED,
+        EndReason.FAILED,
+    }
+)
+"""Reasons that make a call a failed one."""
 
 
 class Consent(enum.StrEnum):

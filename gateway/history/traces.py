@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import extras
 from gateway.errors import SettingsError
 from gateway.response_time import CountedFrom
-from gateway.session import EndReason
+from gateway.session import FAILURES
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,15 +45,6 @@ _REMOTE_STORE: Final = "remem"
 _OPERATIONS: Final = ("chat", "execute_tool", "search_memory", "upsert_memory")
 _REMOTE_STEP: Final = "remote document"
 _MEMORY_STEPS: Final = ("facts", "state", "document", _REMOTE_STEP)
-_FAILED: Final = {
-    EndReason.STREAM_LOST,
-    EndReason.ENGINE_LOST,
-    EndReason.ENGINE_REFUSED,
-    EndReason.MEDIA_SILENT,
-    EndReason.CARRIER_STALLED,
-    EndReason.GATEWAY_DIED,
-    EndReason.FAILED,
-}
 _PROVIDERS: Final = {"xai": "x_ai", "open_ai": "openai", "google": "gcp.gemini", "aws_bedrock": "aws.bedrock"}
 """The conventions' names of providers, where they differ from ours or Deepgram's."""
 
@@ -140,7 +131,7 @@ class CallTracer:
         self._end_chats(call)
         call.span.set_attribute("voice.end_reason", event["reason"])
         call.span.set_attribute("voice.turns", event["turns"])
-        _end(call.span, now, event["reason"] if event["reason"] in _FAILED else "")
+        _end(call.span, now, event["reason"] if event["reason"] in FAILURES else "")
 
     def _turn(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
         """The stages are seconds from the caller's last voiced frame, or from elsewhere; the last one is now."""

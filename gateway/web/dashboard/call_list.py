@@ -20,12 +20,11 @@ from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable, Fini
 from gateway.memory.stores.store import MemoryStore
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.response_time import CountedFrom, ResponseTime
-from gateway.session import EndReason
+from gateway.session import FAILURES, EndReason
 from gateway.telephony.phone_numbers import searched_digits
 from gateway.text.person_names import folded_words
 from gateway.web.audit import audit_note
 from gateway.web.dashboard.html import midnight, page_url
-from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession
 

@@ -27,12 +27,11 @@ from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
 from gateway.memory.summary_parser import read_call
 from gateway.response_time import ResponseTime
-from gateway.session import Consent, VoiceSession
+from gateway.session import FAILURES, Consent, VoiceSession
 from gateway.web.audit import audit_note
 from gateway.web.dashboard import timeline
 from gateway.web.dashboard.html import page_number
 from gateway.web.dashboard.recordings import RecordingCache, StereoRecording
-from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.dashboard.timeline import SpokenTurn, Stretch, Timeline
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession

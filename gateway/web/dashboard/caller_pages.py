@@ -21,12 +21,12 @@ from gateway.memory.facts import FactStore, unlabelled
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.stores.store import MemoryStore
+from gateway.session import FAILURES
 from gateway.telephony.phone_numbers import searched_digits
 from gateway.text.person_names import folded_words
 from gateway.web.audit import audit_note
 from gateway.web.dashboard.html import page_number
 from gateway.web.dashboard.recordings import RecordingCache
-from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession
 

@@ -21,10 +21,9 @@ from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.live_events import EventPublisher
 from gateway.memory.stores.store import MemoryStore
 from gateway.response_time import ResponseTime
-from gateway.session import Turn, VoiceSession
+from gateway.session import FAILURES, Turn, VoiceSession
 from gateway.web.dashboard.recordings import endless_wav_header, stereo
 from gateway.web.dashboard.setup_page import SetupPage
-from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession
 from gateway.web.sessions import LiveEventsEndpoint

@@ -16,24 +16,11 @@ from gateway.finalization.job_table import JobTable
 from gateway.history.calls_table import CallRowFilter, CallsTable, TimeStep, percentiles, stage_seconds
 from gateway.history.stores import Stores
 from gateway.response_time import STAGE_NAMES
-from gateway.session import EndReason
+from gateway.session import FAILURES
 from gateway.text.figures import count, milliseconds
 from gateway.web.dashboard import charts
 from gateway.web.login import LoginGuard
 from gateway.web.login_sessions import LoginSession
-
-FAILURES: Final = frozenset(
-    {
-        EndReason.STREAM_LOST,
-        EndReason.ENGINE_LOST,
-        EndReason.ENGINE_REFUSED,
-        EndReason.MEDIA_SILENT,
-        EndReason.CARRIER_STALLED,
-        EndReason.GATEWAY_DIED,
-        EndReason.FAILED,
-    }
-)
-"""Outcomes that count as failed calls."""
 
 _MAX_PENDING: Final = 20
 _RANKS: Final = (50, 90, 95, 99)
