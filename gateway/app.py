@@ -528,7 +528,7 @@ async def _call_factory(
         pin_codes = PinCodeStore(resources.store, counters)
         memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller, pin_codes, audit)
     agent_llms = ResponderFactory(
-        config.agents,
+        config.agents.get,
         config.agent_llms,
         config.admin_token,
         public_url=settings.public_url,

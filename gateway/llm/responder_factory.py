@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from gateway.agents import Agent, AgentDirectory, wants_memory
+from gateway.agents import Agent, wants_memory
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import LlmEndpoint
 from gateway.llm.responder import NO_RECALL, NoRecall, OwnTools, Responder, TurnRecall, hashed_caller
@@ -108,7 +108,7 @@ class ResponderFactory:
 
     def __init__(
         self,
-        agents: Mapping[str, Agent] | AgentDirectory,
+        find_agent: Callable[[str], Agent | None],
         agent_llms: Mapping[str, AgentLlm],
         secret: Secret,
         *,
@@ -117,7 +117,7 @@ class ResponderFactory:
         bearers: BearerDirectory,
     ) -> None:
         self._public_url = public_url
-        self._agents = agents
+        self._find_agent = find_agent
         self._agent_llms = agent_llms
         self._secret = secret
         self._search = search
@@ -202,7 +202,7 @@ class ResponderFactory:
 
     async def _of_another_node(self, digest: str) -> Responder | None:
         found = await self._bearers.find_bearer(digest)
-        agent = self._agents.get(found[0]) if found is not None else None
+        agent = self._find_agent(found[0]) if found is not None else None
         if found is None or agent is None:
             return None
         _, caller, tier = found

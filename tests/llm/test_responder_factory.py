@@ -23,7 +23,7 @@ CALLER = "+12025550143"
 def factory(bearers: BearerDirectory | None = None, public_url: str = "") -> ResponderFactory:
     brain = AgentLlm((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
     return ResponderFactory(
-        {"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, bearers=bearers or SingleNode()
+        {"maya": MAYA}.get, {"maya": brain}, Secret("secret"), public_url=public_url, bearers=bearers or SingleNode()
     )
 
 
