@@ -341,7 +341,7 @@ class Call:
                 self._speech.audio_done()
             case TurnEnded(turn):
                 self._speech.open_gate()
-                self.latency.speech_ended(self._loop.time(), self._voice.last_at, turn)
+                self.latency.speech_ended(self._loop.time(), self._voice.last_voiced(), turn)
                 if turn:
                     self._caller_speaking = False
                     self._engine.answer_due_since = self._loop.time()
@@ -433,7 +433,7 @@ class Call:
             self._silence_agent()
         turn = self.transcript.caller_said(without_pin, datetime.now(UTC), turn_name)
         self._caller_text.set()
-        self.latency.transcript(now, self._voice.last_at, turn_name)
+        self.latency.transcript(now, self._voice.last_voiced(), turn_name)
         if not is_answered:
             self._engine.answer_due_since = now
             self._tools.caller_spoke()

@@ -95,34 +95,42 @@ class CallerVoice:
     def __init__(self, audio: IncomingAudio) -> None:
         self._audio = audio
         self._levels: deque[int] = deque(maxlen=_LEVELS)
-        self._looks = 0
+        self._examinations = 0
         self._quiet = b""
         """Samples below the threshold."""
-        self._at: float | None = None
-        self._before: float | None = None
+        self._voiced_at: float | None = None
+        self._voiced_before: float | None = None
         """The last voiced frame before the present sound."""
-        self._sounds = False
+        self._is_sounding = False
+        """Whether the frames that were examined last had a sound in them."""
         self._is_tone = False
+        """Whether the present sound is a key's tone."""
 
-    @property
-    def last_at(self) -> float | None:
+    def last_voiced(self) -> float | None:
         """When the last voiced frame came, in loop time; None before the first."""
-        self._look()
-        return self._at
+        self._examine()
+        return self._voiced_at
 
     def tick(self) -> None:
         """Called several times a second."""
         if len(self._audio.frames) >= _FRAMES:
-            self._look()
+            self._examine()
 
-    def _look(self) -> None:
-        """Examine the frames since the last time."""
+    def key_pressed(self, now: float) -> None:
+        """The carrier reports a key: the present or the last sound is its tone."""
+        self._examine()
+        if self._voiced_at is not None and now - self._voiced_at < _KEY_TONE:
+            self._voiced_at = self._voiced_before
+            self._is_tone = self._is_sounding
+
+    def _examine(self) -> None:
+        """The frames that came since the last examination."""
         frames, times = self._audio.frames, self._audio.times
         if not frames:
             return
         self._levels.append(peak(frames[-1]))
-        self._looks += 1
-        if self._looks % _RENEWED == 1:
+        self._examinations += 1
+        if self._examinations % _RENEWED == 1:
             self._set_threshold()
         voiced_at = None
         if b"".join(frames)[::_EVERY].translate(None, self._quiet):
@@ -133,19 +141,12 @@ class CallerVoice:
         frames.clear()
         times.clear()
         if voiced_at is None:
-            self._sounds = self._is_tone = False
+            self._is_sounding = self._is_tone = False
             return
-        if not self._sounds:
-            self._sounds, self._before = True, self._at
+        if not self._is_sounding:
+            self._is_sounding, self._voiced_before = True, self._voiced_at
         if not self._is_tone:
-            self._at = voiced_at
-
-    def key_pressed(self, now: float) -> None:
-        """The carrier reports a key: the present or the last sound is its tone."""
-        self._look()
-        if self._at is not None and now - self._at < _KEY_TONE:
-            self._at = self._before
-            self._is_tone = self._sounds
+            self._voiced_at = voiced_at
 
     def _set_threshold(self) -> None:
         noise, loudest = _AMPLITUDE[min(self._levels)], _AMPLITUDE[max(self._levels)]

@@ -72,8 +72,9 @@ async def test_last_frame_of_speech_before_silence(quiet: bytes) -> None:
     began = line.loop.time()
     await line.play(mulaw(SPEECH))
     await line.play(quiet * BYTES_PER_SECOND)
-    assert line.voice.last_at is not None
-    frame = round((line.voice.last_at - began) / FRAME) - 1
+    voiced_at = line.voice.last_voiced()
+    assert voiced_at is not None
+    frame = round((voiced_at - began) / FRAME) - 1
     assert abs(frame - last_spoken_frame(SPEECH)) <= 2
 
 
@@ -92,8 +93,9 @@ async def test_noise_of_a_line_is_not_a_voice(sigma: float, early: int) -> None:
     line = Line()
     began = line.loop.time()
     await line.play(mixed(speech, noise(len(speech) / BYTES_PER_SECOND, sigma)))
-    assert line.voice.last_at is not None
-    missed = last_spoken_frame(speech) - (round((line.voice.last_at - began) / FRAME) - 1)
+    voiced_at = line.voice.last_voiced()
+    assert voiced_at is not None
+    missed = last_spoken_frame(speech) - (round((voiced_at - began) / FRAME) - 1)
     assert -2 <= missed <= early
 
 
@@ -101,7 +103,7 @@ async def test_noise_of_a_line_is_not_a_voice(sigma: float, early: int) -> None:
 async def test_silent_line_has_no_voice(sigma: float) -> None:
     line = Line()
     await line.play(mulaw(noise(10.0, sigma)))
-    assert line.voice.last_at is None
+    assert line.voice.last_voiced() is None
 
 
 async def test_caller_on_hold_is_heard_all_the_time() -> None:
@@ -109,13 +111,13 @@ async def test_caller_on_hold_is_heard_all_the_time() -> None:
     line = Line()
     chords = [tones(0.5, *chord) for chord in ((262, 330, 392), (294, 349, 440), (247, 311, 370), (262, 330, 392))]
     end = await line.play(mulaw(sample for _ in range(4) for chord in chords for sample in chord))
-    assert line.voice.last_at == pytest.approx(end, abs=FRAME)
+    assert line.voice.last_voiced() == pytest.approx(end, abs=FRAME)
 
 
 async def test_click_is_not_a_voice() -> None:
     line = Line()
     await line.play(SILENCE_FRAME * 50 + b"\x80" + SILENCE_FRAME[1:] + SILENCE_FRAME * 50)
-    assert line.voice.last_at is None
+    assert line.voice.last_voiced() is None
 
 
 @pytest.mark.parametrize("reported_after", [0.1, 0.25])
@@ -123,21 +125,21 @@ async def test_tone_of_a_key_is_not_a_voice(reported_after: float) -> None:
     """Carriers report the key during its tone of 0.15 s or after it."""
     line = Line()
     await line.play(SILENCE_FRAME * 50 + mulaw(SPEECH) + SILENCE_FRAME * 50)
-    spoken = line.voice.last_at
+    spoken = line.voice.last_voiced()
     pressed = mulaw(tones(0.15, 770, 1336)) + SILENCE_FRAME * 10
     reported = int(reported_after * BYTES_PER_SECOND)
     await line.play(pressed[:reported])
     line.voice.key_pressed(line.loop.time())
     await line.play(pressed[reported:] + SILENCE_FRAME * 10)
-    assert line.voice.last_at == spoken
+    assert line.voice.last_voiced() == spoken
 
 
 async def test_key_without_a_tone_leaves_the_voice() -> None:
     line = Line()
     await line.play(SILENCE_FRAME * 50 + mulaw(SPEECH) + SILENCE_FRAME * 50)
-    spoken = line.voice.last_at
+    spoken = line.voice.last_voiced()
     line.voice.key_pressed(line.loop.time())
-    assert line.voice.last_at == spoken is not None
+    assert line.voice.last_voiced() == spoken is not None
 
 
 async def test_pause_of_the_carrier_does_not_move_the_frame() -> None:
@@ -147,7 +149,7 @@ async def test_pause_of_the_carrier_does_not_move_the_frame() -> None:
     end = await line.play(mulaw(tones(1.0, 200)))
     await asyncio.sleep(2.0)
     await line.play(SILENCE_FRAME * 3)
-    assert line.voice.last_at == pytest.approx(end, abs=FRAME)
+    assert line.voice.last_voiced() == pytest.approx(end, abs=FRAME)
 
 
 # The way of a frame
