@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from gateway.memory.facts import Fact, is_choice, meaning, stated_name
+from gateway.memory.facts import Fact, corrected_names, is_choice, meaning, stated_name
 from gateway.memory.identity import same_person
-from gateway.memory.summary_parser import SESSION_PREFIX, PastCall
+from gateway.memory.summary_parser import PastCall
 from gateway.text.sensitive import sentences
 
 _MOST_STEPS: Final = 100
@@ -41,10 +41,7 @@ class Corrections:
         replaced: list[_Replaced] = []
         for fact in known.values():
             now = _current(fact, known)
-            before, name = stated_name(fact.text), stated_name(now.text)
-            is_corrected = now is not fact or not fact.session_id.startswith(SESSION_PREFIX)
-            if before and name and is_corrected and fact.trust >= now.trust:
-                names += [(old, name) for old in dict.fromkeys((fact.person, before)) if old not in ("", name)]
+            names += [(old_name, stated_name(now.text)) for old_name in corrected_names(fact, now)]
             if now is not fact and fact.trust <= now.trust:
                 old_words, new_words = meaning(fact.text), meaning(now.text)
                 gone = old_words - new_words or old_words

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import orjson
 
@@ -109,6 +109,22 @@ class ActiveFact:
     keys: list[EntryKey] = field(default_factory=list)
 
     @property
+    def text(self) -> str:
+        return self.reading.text
+
+    @property
+    def session_id(self) -> str:
+        return self.first.session_id
+
+    @property
+    def current(self) -> "ActiveFact":
+        """The fact that holds in place of this one."""
+        fact = self
+        while fact.superseded_by is not None:
+            fact = fact.superseded_by
+        return fact
+
+    @property
     def source_id(self) -> str:
         return f"{self.first.session_id}#fact-{self.first.position}"
 
@@ -119,7 +135,7 @@ class ActiveFact:
     def describe(self) -> str:
         """One line for the list of changes."""
         mark = ", unverified" if self.trust.mark else ""
-        return f"{self.reading.text} ({self.confidence * 100:.0f}% confidence{mark})"
+        return f"{self.text} ({self.confidence * 100:.0f}% confidence{mark})"
 
 
 def labelled(text: str) -> str:
@@ -151,22 +167,29 @@ def is_choice(word: str) -> bool:
     return word in _vocabulary().choices
 
 
-def corrected_names(facts: Iterable[ActiveFact]) -> dict[str, ActiveFact]:
-    """
-    The current fact for each name that was corrected, by the caller or an operator. Pure.
+class _StatedFact(Protocol):
+    @property
+    def text(self) -> str: ...
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def person(self) -> str: ...
+    @property
+    def trust(self) -> TrustLevel: ...
 
-    A name that only a less trusted call gave is not corrected: it may be another person's.
+
+def corrected_names(fact: _StatedFact, current: _StatedFact) -> tuple[str, ...]:
     """
-    found: dict[str, ActiveFact] = {}
-    for fact in facts:
-        current = fact
-        while current.superseded_by is not None:
-            current = current.superseded_by
-        before, name = stated_name(fact.reading.text), stated_name(current.reading.text)
-        is_corrected = current is not fact or not fact.first.session_id.startswith(SESSION_PREFIX)
-        if before and name and is_corrected and fact.trust >= current.trust:
-            found |= {old_name: current for old_name in (fact.person, before) if old_name not in ("", name)}
-    return found
+    The names of the caller in a fact that the `current` one, which may be the same, corrects. Pure.
+
+    Callers and operators correct names. One that only a less trusted call gave is not corrected: it may be another
+    person's.
+    """
+    before, name = stated_name(fact.text), stated_name(current.text)
+    is_corrected = current is not fact or not fact.session_id.startswith(SESSION_PREFIX)
+    if not (before and name and is_corrected and fact.trust >= current.trust):
+        return ()
+    return tuple(old_name for old_name in dict.fromkeys((fact.person, before)) if old_name not in ("", name))
 
 
 def project(entries: Sequence[LogEntry]) -> tuple[list[ActiveFact], list[LogChange]]:
@@ -218,7 +241,7 @@ def _add(facts: list[ActiveFact], entry: LogEntry, person: str) -> LogChange:
     else:
         fact = ActiveFact(entry, reading, person, confidence, entry.started_at)
         fact.superseded_by = old if above else None
-        fact.instead_of = old.reading.text if old and not above and kind == "contradiction" else ""
+        fact.instead_of = old.text if old and not above and kind == "contradiction" else ""
         op = "refuse" if above else "supersede" if old else "add"
         for _, excluded in related if not above else ():
             excluded.superseded_by = fact
@@ -327,8 +350,9 @@ class FactStore(MemoryLog[ActiveFact]):
         self._strike(connection, [key for fact in facts if fact.superseded_by is not None for key in fact.keys])
         owner = (scope.agent, scope.caller)
         connection.execute("DELETE FROM corrected_names WHERE agent = ? AND caller = ?", owner)
-        for old_name, fact in corrected_names(facts).items():
-            name = stated_name(fact.reading.text)
+        corrected = {old_name: fact.current for fact in facts for old_name in corrected_names(fact, fact.current)}
+        for old_name, fact in corrected.items():
+            name = stated_name(fact.text)
             row = (*owner, old_name, name, folded_name(name), int(fact.trust))
             connection.execute("INSERT INTO corrected_names VALUES (?, ?, ?, ?, ?, ?)", row)
         return facts, ids
@@ -356,7 +380,7 @@ class FactStore(MemoryLog[ActiveFact]):
         }
         return NewDocument(
             title=f"Caller Fact — {said_at:%Y-%m-%d}",
-            content=item.reading.text,
+            content=item.text,
             source=SOURCE,
             tags=scope.tags,
             created_at=said_at,
