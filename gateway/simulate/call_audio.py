@@ -46,7 +46,7 @@ def read_wav(path: Path) -> bytes:
 def check_place(path: Path) -> None:
     """SettingsError if the file can't be written, checked before the call is placed."""
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise SettingsError(f"{path} can't be written; give a file in a folder of yours")
+        raise SettingsError(f"{path} can't be written; choose a folder that you can write to")
 
 
 def write_wav(path: Path, mulaw: bytes) -> None:

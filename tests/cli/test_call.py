@@ -106,7 +106,7 @@ def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
         "(ConnectError); start it with `gateway serve`, or give its address with --url"
     )
     assert "'Anna' is not a number like +12025550143" in lines[2]
-    assert lines[3] == "gateway: no/out.wav can't be written; give a file in a folder of yours"
+    assert lines[3] == "gateway: no/out.wav can't be written; choose a folder that you can write to"
 
 
 def test_token_of_this_gateway_stays_here(capsys, monkeypatch, tmp_path):

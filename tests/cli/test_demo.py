@@ -177,7 +177,7 @@ def test_agent_who_knows_nothing_is_noticed():
 def test_folder_without_room_for_the_sound_gets_one_line(capsys):
     assert main(["demo", "--wav", "/no/such/folder/demo.wav"]) == 2
     assert capsys.readouterr().err == (
-        "gateway: /no/such/folder/demo.wav can't be written; give a file in a folder of yours\n"
+        "gateway: /no/such/folder/demo.wav can't be written; choose a folder that you can write to\n"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_file_that_was_cut_off_is_read_so_far(tmp_path):
 def test_a_place_that_cannot_be_written_is_told_before(tmp_path):
     check_place(tmp_path / "out.wav")
     for place in (tmp_path, tmp_path / "no" / "out.wav"):
-        with pytest.raises(SettingsError, match="can't be written; give a file in a folder of yours"):
+        with pytest.raises(SettingsError, match="can't be written; choose a folder that you can write to"):
             check_place(place)
 
 
