@@ -35,12 +35,12 @@ class CountedFrom(enum.StrEnum):
     VOICE = "voice"
     """The caller's last voiced frame."""
     ENGINE = "engine"
-    """The engine's report that the caller has finished. Also all calls before this was stored."""
+    """The engine's report that the caller has finished. Also for calls of versions that did not store it."""
     TRANSCRIPT = "transcript"
 
     @property
     def note(self) -> str:
-        """To be shown beside a time that is not a response time as defined; empty for one that is."""
+        """The note to show beside a time that is not counted from the voice; else empty."""
         match self:
             case CountedFrom.VOICE:
                 return ""

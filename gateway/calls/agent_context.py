@@ -157,7 +157,7 @@ class AgentContext:
     @property
     def recorded_memory(self) -> dict[str, Sequence[PastCall | Fact | PinnedTopic]]:
         """The memory as a recording stores it, so that a replay can provide the same."""
-        memory = self._access.memory  # also what the agent may not be given: it shows who calls
+        memory = self._access.memory  # all of it, not only what the agent is given: it identifies the speaker
         facts, topics = (memory.facts, memory.topics) if memory is not None else ([], [])
         return {"calls": list(self._calls), "facts": list(facts), "pins": list(topics)}
 

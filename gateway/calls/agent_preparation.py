@@ -1,4 +1,4 @@
-"""Makes what calls need of an agent that was changed at run time: engines, a language model, dialling rules."""
+"""Prepares calls for an agent that was changed at run time: its engines, language model and dialling rules."""
 
 from collections.abc import Callable, Mapping
 

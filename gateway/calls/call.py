@@ -89,7 +89,7 @@ class LiveCallTimeouts:
     longest_call: float = math.inf
     """Then the agent says so, and hangs up."""
     slowest_answer: float = 30.0
-    """Until then after the caller's turn, silence is not the caller's."""
+    """For this long after the caller's turn, silence counts as the agent's."""
     speech: SpeechTimeouts = SpeechTimeouts()
     consent: ConsentTimeouts = ConsentTimeouts()
     voicemail: VoicemailTimeouts = VoicemailTimeouts()

@@ -211,7 +211,7 @@ class CallFactory:
         return media
 
     def _recorded(self, engine: EngineConfig, tools: CallTools) -> dict[str, object]:
-        """What the first line of a recording says about the engines and the prompt, beside the agent itself."""
+        """What the first line of a recording has besides the agent: engines, personas and the time limit."""
         engines = sorted(engine.engines, key=lambda one: one.is_failing())  # those that are avoided come last
         return {
             "engines": [{"name": one.name, "has_llm": one.engine.has_llm} for one in engines],

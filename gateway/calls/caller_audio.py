@@ -53,8 +53,8 @@ class IncomingAudio:
     """
     Passes each frame on, and keeps the last ones until `CallerVoice` has examined them.
 
-    The only part of a call that is used for every frame of the caller. It is small and has slots, because what the
-    frames of hundreds of calls touch has to fit into the CPU's cache.
+    Runs for every frame of the caller. It is small and has slots: what the frames of hundreds of calls touch has to fit
+    into the CPU's cache.
     """
 
     __slots__ = ("_keep", "_keep_time", "_loop", "_monitor", "frames", "heard_at", "send", "times")

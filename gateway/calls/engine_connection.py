@@ -70,11 +70,11 @@ class EngineTimeouts:
     """Audio kept until the first session is ready: the caller's first words."""
     reconnect_audio: float = 1.0
     """Audio kept while a session is replaced; an answer to anything older would come too late."""
+    failover_audio: float = 30.0
+    """The same for another engine: also what the lost one had received and not turned into text."""
     early: float = 8.0
     """How long a connection that was opened while the phone rang waits for media. Deepgram closes one on which nothing
     was sent for 10 s."""
-    failover_audio: float = 30.0
-    """The same for another engine: also what the lost one had received and not turned into text."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class EngineConnection:
 
     @property
     def engine(self) -> VoiceEngine:
-        """The one that the call has now, or tries."""
+        """The one in use, or being tried."""
         return self._chain.current.engine
 
     @property
@@ -419,7 +419,7 @@ class EngineConnection:
             self._unsaid.append(text)
 
     def _expect_speech(self) -> None:
-        """With several engines: one that does not say what it has to say is replaced."""
+        """With several engines: replace one that does not say what it was asked to say."""
         if self._has_several and self.answer_due_since is None:
             self.answer_due_since = self._loop.time()
 
@@ -438,7 +438,7 @@ class EngineConnection:
             self._call_events.publish("memory", **self._agent_context.memory_event)
 
     def truncate(self, unheard_ms: int) -> None:
-        """The caller interrupted the agent: so much of its audio was not played."""
+        """The caller interrupted the agent: this much of its audio was not played."""
         if self.session is not None:
             self.session.truncate(unheard_ms)
 

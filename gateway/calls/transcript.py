@@ -84,7 +84,7 @@ class Transcript:
         self._was_redacted = False
         """Whether the agent's last text was changed: then the positions of its words are wrong."""
         self._operator_words: list[list[str]] = []
-        """Of each text that an operator had the agent say, the words that have not been said yet."""
+        """For each text of an operator, the words that the agent has not said yet."""
         self._by_operator = False
         """Whether the current answer is an operator's."""
         self._asides: list[Turn] = []
@@ -337,7 +337,7 @@ class Transcript:
         return [*rows, *asides, *rows_beside_turns(self._session)]
 
     def excerpt(self, text: str) -> str:
-        """The beginning of what a function was given or returned, without secrets."""
+        """The beginning of a function's arguments or result, without secrets."""
         shown = self._redacted(text[: _EXCERPT + _EXCERPT_MARGIN])
         if len(text) > _EXCERPT + _EXCERPT_MARGIN:
             shown = shown[:-_EXCERPT_MARGIN]  # half of a number is not recognised as a secret

@@ -8,9 +8,9 @@ from gateway.response_time import STAGES, CountedFrom, ResponseTime
 
 _DIGITS: Final = 4  # a tenth of a millisecond
 _QUIET: Final = 0.05
-"""Seconds without a voiced frame that show an end of speech: with less, the caller still makes a sound."""
+"""Seconds without a voiced frame that mark the end of speech. After less, the caller may still be speaking."""
 _SLOWEST_START: Final = 1.0
-"""Seconds by which an engine's report that the caller speaks may be late."""
+"""The most seconds between the start of speech and the engine's report of it."""
 
 # The engine's figures, each with the stage at its end.
 _LEADS_TO: Final = {"stt": "transcript", "ttt": "first_audio", "tts": "first_audio"}
@@ -31,8 +31,8 @@ class TurnLatencyTracker:
     Measures one turn after another.
 
     `on_turn` gets each finished turn. `on_answer` is called when the first audio of an answer was sent, with its
-    response time, or None if it answers nothing, as a greeting. Of each stage the first time counts. A turn needs a
-    transcript, or an answer if its transcript comes later: a caller who only coughed has not taken one.
+    response time, or with None for a greeting. The first time of each stage counts. A turn needs a transcript, or an
+    answer if its transcript comes later: a cough is not a turn.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class TurnLatencyTracker:
         self._zero: tuple[float, CountedFrom] | None = None
         """Where the time begins, once an answer was measured."""
         self._unanswered: float | None = None
-        """The last voiced frame of the previous turn, if nothing was answered since: some engines split a turn."""
+        """The last voiced frame of the previous turn, if that got no answer: some engines split a turn."""
         self._by_operator: bool | None = None
-        """Whether an operator's words came first after the turn; None as long as nothing was said."""
+        """Whether an operator spoke first after the turn; None until something was said."""
         self._started = self._ended = float("-inf")
         """When the engine reported the start of this turn, and the end of the previous one."""
 
@@ -124,8 +124,10 @@ class TurnLatencyTracker:
 
     def agent_said(self, *, by_operator: bool) -> None:
         """
-        A text of the agent, before its audio or after. An operator's words are no answer, and what the agent says
-        after them came late because of them: a turn that they follow has no response time.
+        A text of the agent, before or after its audio.
+
+        An operator's words are not an answer, and they delay the agent's own: a turn that is followed by them has no
+        response time.
         """
         if self._by_operator is None:
             self._by_operator = by_operator

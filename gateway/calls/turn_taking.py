@@ -98,7 +98,7 @@ class TurnTaking:
     # Neither of them
 
     def tick(self, now: float, *, slowest_answer: float) -> str:
-        """The question to a silent caller, or empty. `slowest_answer`: seconds that the agent may take to answer."""
+        """The question to ask a silent caller, or empty. `slowest_answer`: seconds the agent may take to answer."""
         due = self._engine.answer_due_since
         agent_thinks = due is not None and now - due < slowest_answer
         if agent_thinks or self._tools.is_busy or self._end.is_ending or not self._engine.ready:

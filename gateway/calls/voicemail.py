@@ -102,7 +102,7 @@ class MailboxHandler:
             self._loop.call_later(self._timeouts.repeat, self._send)
 
     def call_over(self) -> None:
-        """The stream has ended: wait for nothing any more, or the call could not go on with another stream."""
+        """The stream has ended: cancel what waits for the mailbox, so that the call can go on with another stream."""
         for task in self._work:
             task.cancel()
 

@@ -139,7 +139,7 @@ class EngineChain:
 
 
 class TurnAudio:
-    """Keeps what one session was sent and may not have turned into text, up to `longest` frames, for another engine."""
+    """Keeps the newest `longest` frames that one session was sent and may not have transcribed, for another engine."""
 
     def __init__(self, *, longest: int, before_speech: int) -> None:
         """`before_speech`: frames before an engine's report of speech that may belong to it."""

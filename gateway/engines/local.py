@@ -2,8 +2,7 @@
 Recogniser and voice on this machine: starts the speech worker process, restarts it when it dies, and gives each call a
 channel to it.
 
-Audio and text pass through two pipes. Nothing here waits for a model, and none is loaded into this process but by
-`probe`.
+Audio and text pass through two pipes. Nothing here waits for a model, and only `probe` loads one into this process.
 """
 
 import asyncio
@@ -100,7 +99,7 @@ class LocalSpeech:
         self._last_call = 0
         self._ready = asyncio.Event()
         self._refusal = ""
-        """Why the models can't be loaded; empty while that is not known to be so."""
+        """Why the models can't be loaded; empty if they can, or while that is not known."""
 
     # SpeechService
 

@@ -66,7 +66,7 @@ class RealtimeEngine:
         self._warned: set[str] = set()
 
     def own_model(self, agent: Agent) -> ModelName | None:
-        """Of the address. It takes no other, not even the agent's own."""
+        """The model in the engine's URL. An agent can't replace it."""
         query = parse_qs(urlsplit(self._url).query)
         return ModelName(self.name, [*query.get("model", ()), *query.get("deployment", ())][0])
 

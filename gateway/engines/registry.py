@@ -61,7 +61,7 @@ class EngineDirectory:
         EngineDirectory(self._settings, [agent], self._connect, self._makers)
 
     def prepare(self, agent: Agent) -> None:
-        """Make the agent's engines, as far as they do not exist yet. One that no agent has any more keeps running."""
+        """Make the agent's engines that do not exist yet. An engine that no agent uses any more keeps running."""
         self.by_agent[agent.name] = self.of(agent)
 
     @property
@@ -77,7 +77,7 @@ class EngineDirectory:
 
     @property
     def is_ready(self) -> bool:
-        """Whether each agent has an engine that has started. One that was made at run time holds up no other agent."""
+        """Whether each agent has an engine that has started. Engines made at run time are not waited for."""
         return all(
             any(one.engine.is_ready or one not in self._awaited for one in engines)
             for engines in self.by_agent.values()
@@ -95,7 +95,7 @@ class EngineDirectory:
         return {**first.engine.health(), **({"engines": states} if states else {})}
 
     async def run(self) -> None:
-        """Background work of all engines, also of those that are made later, until cancelled."""
+        """Run the background work of all engines, including those made later, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 one = await self._started.get()
@@ -104,7 +104,7 @@ class EngineDirectory:
     # Making
 
     def of(self, agent: Agent) -> tuple[GuardedEngine, ...]:
-        """The engines of this version of the agent. Raises SettingsError for one that was not prepared."""
+        """The engines of this version of the agent, made if necessary. Raises as `check` does."""
         own = f"gateway.toml, [agents.{agent.name}]: engine"
         named, where = (agent.engines, own) if agent.engines else (self._settings.engines, self._default)
         return tuple(

@@ -2,8 +2,8 @@
 Recognisers and voices of streaming services: one WebSocket per call and part.
 
 A lost socket is opened again within the call. The recogniser gets the audio of the unfinished turn once more, the voice
-the texts that it has not finished, so that neither a turn nor a sentence is lost. Only its codec
-knows the messages of a service.
+the texts that it has not finished, so that neither a turn nor a sentence is lost. The messages of a service are in its
+codec.
 """
 
 import asyncio

@@ -120,7 +120,7 @@ def call_document(session: VoiceSession, summary: CallSummary, zone: tzinfo | No
 
 
 def _without_restated(items: Sequence[str], facts: Sequence[str], name: str) -> list[str]:
-    """The items without those that say a fact with its subject: "Ana has a dog" beside "Has a dog"."""
+    """The items without those that repeat a fact with its subject: "Ana has a dog" beside "Has a dog"."""
     subjects = {"the caller", "caller", *filter(None, (name.casefold(), name.casefold().partition(" ")[0]))}
     restated = {f"{subject} {fact.casefold().rstrip('.')}" for subject in subjects for fact in facts}
     return [item for item in items if item.casefold().rstrip(".") not in restated]

@@ -62,7 +62,7 @@ def _copy_calls(connection: Connection) -> None:
 
 
 def _copy_consents(connection: Connection) -> None:
-    """And the names, which were only in documents until November 2026."""
+    """Copy the consents, and add the names, which were only in documents until November 2026."""
     consents = dict(connection.execute("SELECT session_id, consent FROM call_consents").fetchall())
     for (session_id,) in connection.execute("SELECT session_id FROM finished_calls").fetchall():
         _write_details(connection, session_id, consents.get(session_id, ""))
@@ -104,7 +104,7 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall(CallRow):
-    """Everything in the table. `receipt` is what the agent was given, and where each part is from."""
+    """Everything in the table. `receipt` is what the agent was given, and the source of each part."""
 
     document_id: str
     summary_by: str
@@ -191,7 +191,7 @@ class CallRowFilter:
         return " AND ".join([*either, *named, *given]) or "true", [*self.outcomes, *words, *given.values()]
 
     def admits(self, row: CallRow) -> bool:
-        """The same condition, for a row that was found in another way. Only the database knows names."""
+        """The same condition without the name, for a row that was found in another way."""
         is_caller = self.caller in ("", row.caller) and self.digits in row.caller
         is_kind = self.agent in ("", row.agent) and self.carrier in ("", row.carrier)
         is_when = self.since <= row.started_at and (not self.before or row.started_at < self.before)

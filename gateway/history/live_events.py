@@ -276,9 +276,9 @@ class CallEvents:
 
     def first_audio_sent(self, measured: ResponseTime | None, model: ModelName | None = None) -> None:
         """
-        The first audio of an answer has left. None for a greeting, which answers nothing.
+        The first audio of an answer was sent. `measured` is None for a greeting, which answers nothing.
 
-        `model`: of the engine, if that one answers.
+        `model`: the engine's own, if that answers.
         """
         self._sounded = True
         latency: dict[str, Any] = {}
@@ -297,7 +297,7 @@ class CallEvents:
             self._latency = latency
 
     def model_finished(self, attempt: ModelAttempt) -> None:
-        """A request to a language model of the agent is over. Published beside an answer that is held."""
+        """A request to a language model of the agent is over. This releases no held answer."""
         fields = {"outcome": attempt.outcome, "error": attempt.error, "seconds": attempt.seconds}
         at = datetime.now(UTC).isoformat()
         about = {**attempt.model._asdict(), **fields, "first_token": attempt.first_token}

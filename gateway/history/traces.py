@@ -51,7 +51,7 @@ _PROVIDERS: Final = {"xai": "x_ai", "open_ai": "openai", "google": "gcp.gemini",
 
 @dataclass
 class _Traced:
-    """One call, and what of it is not complete yet."""
+    """One call, with the parts that are not complete yet."""
 
     span: "Span"
     session: str
@@ -61,7 +61,7 @@ class _Traced:
     caller_spoke: bool = False
     """Since that turn was answered."""
     attempts: list[tuple[Mapping[str, Any], int]] = field(default_factory=list)
-    """Ended requests to the agent's own language model, with their end, whose turn has no answer yet."""
+    """Requests to the agent's own language model that are over, with their end. Their turn has no answer yet."""
     chat: "Span | None" = None
     """The engine's own language model, whose answer may have more text."""
     chat_ended_at: int = 0
@@ -134,7 +134,7 @@ class CallTracer:
         _end(call.span, now, event["reason"] if event["reason"] in FAILURES else "")
 
     def _turn(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
-        """The stages are seconds from the caller's last voiced frame, or from elsewhere; the last one is now."""
+        """Stages are in seconds from where the response time is counted. The last one is now."""
         counted_from = event["counted_from"]
         start = {CountedFrom.VOICE: "voiced", CountedFrom.ENGINE: "speech_ended"}.get(counted_from, "transcript")
         seconds = {start: 0.0, **{stage: at for stage, at in event["stages"].items() if at is not None}}
@@ -263,7 +263,9 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def check(settings: Settings) -> None:
-    """Raise SettingsError if a collector is set but the packages are missing, or it is to be reached in another way."""
+    """
+    Raise SettingsError if a collector is set but the packages are missing, or another exporter or protocol is set.
+    """
     name = _endpoint(settings)
     if not name:
         return

@@ -78,7 +78,7 @@ ChatEvent = TextDelta | ToolCallDelta | Usage | Finished
 
 
 class ModelName(NamedTuple):
-    """A language model, as live events name it: "" for a model that is not known."""
+    """A language model, as live events name it. `model` is empty if it is not known."""
 
     provider: str
     model: str

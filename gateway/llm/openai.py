@@ -44,7 +44,7 @@ class CompletionsClient:
     """
 
     def __init__(self, name: str, base_url: str, api_key: Secret | None, *, if_unreachable: str = "") -> None:
-        """`if_unreachable`: for one's own server, what to do then. Its errors also have its address."""
+        """`if_unreachable`: for the operator's own server, what to do then. Its errors include its address."""
         self.name = name
         self._base_url = base_url.rstrip("/")
         self._if_unreachable = if_unreachable and f"; {if_unreachable}"

@@ -51,8 +51,6 @@ _SPEAKERS: Final[Mapping[str, Literal["caller", "agent"]]] = {"user": "caller", 
 _log = logging.getLogger(__name__)
 
 Put = Callable[[ChatEvent], None]
-
-
 Report = Callable[[ModelAttempt], None]
 
 
@@ -196,7 +194,7 @@ class Responder:
         self._observer = observer
 
     def report_attempts(self, report: Report) -> None:
-        """Call this when a request to a model is over, of each model that was asked."""
+        """Call this for each model that was asked, when its request is over."""
         self._report = report
 
     def count_usage(self, usage: dict[str, int]) -> None:

@@ -15,7 +15,7 @@ _MOST_STEPS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """The words of a fact that its replacement does not have, those it has instead, and since when it holds."""
+    """The words that a replaced fact has alone, those that its replacement has instead, and when that was said."""
 
     gone: frozenset[str]
     come: frozenset[str]
@@ -50,7 +50,7 @@ class Corrections:
         return cls(names, frozenset(fact.text for fact in known.values()), replaced)
 
     def name(self, given: str) -> str:
-        """The name in place of one that a call gave."""
+        """The current form of a name that a call gave."""
         return next((name for old, name in self.names if given and same_person(old, given)), given)
 
     def call(self, call: PastCall) -> PastCall:

@@ -144,7 +144,7 @@ def labelled(text: str) -> str:
 
 
 def unlabelled(text: str) -> str:
-    """The fact that people write like that."""
+    """The fact that a person has typed, as it is stored."""
     return re.sub(r"^Name: *(?=\S)", "Is called ", text)
 
 
@@ -327,7 +327,7 @@ class FactStore(MemoryLog[ActiveFact]):
 
     async def find_corrected_names(self) -> int:
         """
-        List the names that were corrected before there was a list of them. Returns of how many callers.
+        List the names that were corrected before this list existed. Returns the number of callers.
 
         Repeating it does no harm.
         """

@@ -165,7 +165,7 @@ class Recall:
         return await self._current(found, agent, caller)
 
     async def _current(self, documents: Iterable[Document], agent: str, caller: str) -> list[PastCall]:
-        """What still holds of the calls in these documents that are not old enough for the archive, newest first."""
+        """The calls that are too recent for the archive, newest first, without what no longer holds."""
         calls = [call for document in documents if (call := read_call(document))]
         oldest = self._retention.oldest_call(datetime.now(UTC))
         current = [call for call in calls if oldest is None or call.started_at >= oldest]

@@ -119,10 +119,10 @@ def compare(recording: Recording, outcome: Outcome) -> list[Difference]:
 
 def _without_fetched_replies(recording: Recording, came: Iterable[ReceivedFrame]) -> Iterator[ReceivedFrame]:
     """
-    The messages to the engine without replies of the gateway that the recorded engine got in another way.
+    The messages to the engine, without the gateway's replies that the recorded engine had fetched.
 
-    For recordings of earlier versions, which do not note that the engine had asked for an answer of the agent's own
-    language model: no engine asks here, so the gateway injects its reply.
+    For recordings of earlier versions, which do not note requests to the agent's own language model: the simulated
+    engine makes none, so the gateway injects its reply.
     """
     fields = [frame.content.fields for frame in recording.frames if isinstance(frame.content, JsonFrame)]
     said = " ".join(str(one.get("content")) for one in fields if one.get("role") == "assistant")
@@ -295,7 +295,9 @@ def _spoken(frame: RecordedFrame) -> str:
 
 
 def _rest(recording: Recording) -> float:
-    """How many bytes of caller audio at the end do not count: the gateway had hung up, or the recording was cut off."""
+    """
+    The bytes of caller audio at the end that are not compared: the gateway had hung up, or the recording was cut off.
+    """
     if recording.ended is None:
         return math.inf  # the recording was cut off
     return _AFTER_HANGUP * BYTES_PER_SECOND if recording.end_reason in GATEWAY_ENDS else 0
@@ -333,7 +335,7 @@ def _seconds(size: int) -> str:
 
 
 def _lasting(value: Any) -> Any:
-    """JSON without stream ids, URL, tokens and times. The order of functions says nothing."""
+    """JSON without stream ids, URL, tokens and times. Functions are sorted: their order has no meaning."""
     match value:
         case str():
             return _SPOKEN_TIME.sub(_MASKED, value)

@@ -62,7 +62,7 @@ _FINALIZATION_SECONDS: Final = 30.0
 _FASTEST: Final = 200.0
 """Times real time. Without a limit, timers of the gateway would overtake data on its way through a socket."""
 _PATIENT: Final = Timeouts(engine=EngineTimeouts(memory=3.0), turn_recall=3.0)
-"""On the machine's clock: memory is to reach the first prompt even if the machine is slow."""
+"""For the machine's clock: memory reaches the first prompt even on a slow machine."""
 _LONGEST_HANDSHAKE: Final = 600.0
 """Seconds: a handshake takes as long as in the recording."""
 
@@ -71,9 +71,8 @@ def replay(recording: Recording, *, speed: float = 0.0, timeouts: Timeouts = Tim
     """
     Play one call into a temporary gateway; return the differences.
 
-    The gateway's clock is that of the recording: what it does after a while, it does at the same place. `speed`: 1 for
-    real time, 0 for as fast as possible. `timeouts`: those of the gateway that recorded the call. Runs an event loop of
-    its own.
+    The gateway runs on the clock of the recording, so its timers fire at the same places. `speed`: 1 for real time, 0
+    for as fast as possible. `timeouts`: those of the gateway that recorded the call. Runs an event loop of its own.
     """
 
     async def play() -> list[Difference]:

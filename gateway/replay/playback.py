@@ -36,7 +36,7 @@ _Item = TypeVar("_Item", PastCall, Fact, PinnedTopic)
 
 
 class RecordedRecall(Recall):
-    """Finds what the recorded call found. What came late then waits for `come_late`."""
+    """Returns what the recorded call found. What arrived late in that call waits for `come_late`."""
 
     def __init__(self, recording: Recording, *parts: Any) -> None:
         super().__init__(*parts)

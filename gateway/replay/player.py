@@ -50,11 +50,11 @@ Observer = Callable[[RecordedFrame], None]
 
 
 class GatewayInternals(Protocol):
-    """The gateway in this process, for what reaches a call neither from the carrier nor from the engine."""
+    """Access to a gateway in this process, for events that come from neither carrier nor engine."""
 
     def live_call(self) -> Call | None: ...
     def memory_arrives(self) -> None:
-        """The memory that was late in the recorded call is found now."""
+        """Release the memory that arrived late in the recorded call."""
 
 
 class NoInternals:

@@ -109,7 +109,7 @@ class CallHeader:
     longest_call: float = 0.0
     """Seconds; 0 for no limit."""
     identity: str = ""
-    """The key of the caller's memory, as of the end of the call; empty: nothing was kept."""
+    """The key of the caller's memory at the end of the call; empty if nothing was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _header(path: Path, content: Any) -> CallHeader:
 
 
 def _has_llm(header: CallHeader, steps: Iterable[RecordedFrame | RecordedNote]) -> bool:
-    """Whether the engine of an older recording had a language model: one without was given that of the gateway."""
+    """Whether the engine of an older recording had a language model: one without its own was given the gateway's."""
     for step in steps:
         match step:
             case RecordedFrame(content=JsonFrame({"type": "Settings"} as settings)):
@@ -280,7 +280,7 @@ _MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "stream lost": ("reason",),
     "stream": (),
 }
-"""What each note of a moment must have in it."""
+"""The required fields of each note of a moment."""
 
 
 def _step(path: Path, number: int, fields: Fields) -> RecordedFrame | RecordedNote | None:

@@ -101,7 +101,7 @@ class CarrierCall:
         self.connect(socket)
 
     def connect(self, socket: ClientConnection) -> None:
-        """Go on with this media socket."""
+        """Use this media socket from now on."""
         self.ended.clear()
         self._socket = socket
         self._reading = asyncio.get_running_loop().create_task(self._read(socket), name="carrier socket")
@@ -301,7 +301,7 @@ class SimulatedTelnyx(SimulatedCarrier):
         return call_id, stream_url
 
     async def _resume(self, call: CarrierCall, gateway: GatewayAddress) -> str:
-        """The gateway asks for the stream, sooner or later. Before that, a transfer has failed."""
+        """The URL comes with the gateway's command. Report first that a transfer, if there was one, has failed."""
         await self._report_transfer("call.hangup", call, gateway)
         try:
             return await asyncio.wait_for(self._new_stream, PEER_SECONDS)

@@ -159,7 +159,7 @@ class _EmbeddedServer(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def serve_on_loopback(app: ASGIApp, *, port: int = 0, **options: Any) -> AsyncIterator[str]:
     """Serve the application on a free port or this one, for the block; yields its URL. `options` are uvicorn's."""
-    # Clients close idle connections, after 5 s: at a server that did so first, a request could meet a closing one.
+    # Clients close idle connections after 5 s. If the server did so first, a request could meet a closing one.
     defaults = {"log_config": None, "access_log": False, "timeout_graceful_shutdown": 5, "timeout_keep_alive": 75}
     options = {**defaults, **options}
     config = uvicorn.Config(app, **options)

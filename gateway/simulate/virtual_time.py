@@ -165,7 +165,7 @@ def _tcp_info(fd: int, size: int) -> bytes:
 
 @contextlib.contextmanager
 def _borrowed(fd: int) -> Iterator[socket.socket]:
-    """Somebody's socket, which is not closed here."""
+    """A socket object for this descriptor, which stays open."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=fd)
     try:
         yield connection

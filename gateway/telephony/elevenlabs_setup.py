@@ -1,8 +1,8 @@
 """
 Connects agents that ElevenLabs hosts with this gateway: their webhooks and secrets, through ElevenLabs' API.
 
-A change to an agent sends its other settings back too: it is not documented whether ElevenLabs merges
-nested objects. Values of secrets are sent and never shown.
+A change to an agent sends its other settings back, too: it is not documented whether ElevenLabs merges nested objects.
+Values of secrets are sent and never shown.
 """
 
 import copy

@@ -22,7 +22,7 @@ _KEYPAD_WORDS: Final = frozenset({"+266696687", "+7378742833", "+2562533", "+865
 _WRITTEN: Final = re.compile(r"\+[\d\s().-]+")
 _SEARCHED: Final = re.compile(r"\+?(?:[\s()./\u2010-\u2015-]*\d){3,}\s*", re.ASCII)
 _MAX_EXTENSION: Final = 6
-"""Digits up to which a searched number is the end of one, and may begin with zeros."""
+"""A search for up to this many digits may be for the end of a number, and so begin with zeros."""
 
 # No character that could end an XML attribute or element: the address goes into TwiML.
 _SIP_ADDRESS: Final = re.compile(r"sips?:[\w.!~*+$%=-]+@[\w.-]+(:\d{1,5})?(;[\w.=-]+)*", re.ASCII)

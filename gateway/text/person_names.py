@@ -89,7 +89,7 @@ def folded_words(name: str) -> tuple[str, ...]:
 
 
 def folded_name(name: str) -> str:
-    """The same in one text with a space before each word, to be searched for beginnings of words."""
+    """The same in one text with a space before each word, so that a search finds the beginnings of words."""
     return "".join(f" {word}" for word in folded_words(name))
 
 
@@ -121,7 +121,7 @@ def answered_name(text: str, *, is_sure: bool = False) -> PersonName | None:
     """
     The name in a short answer to "what is your name?"; None if the answer is not just a name.
 
-    `is_sure`: the question was about a name, so that Bastian is no nationality.
+    `is_sure`: the question was about a name, so that "Bastian" is not taken for a nationality.
     """
     if introduced := introduced_name(text):
         return introduced

@@ -84,7 +84,7 @@ def _main_points(outcome: CallOutcome, language: OutcomeLanguage) -> list[Statem
         return outcome.chosen
     told = [one for one in outcome.statements if one.speaker == "caller" and one.act == "statement" and one.is_quotable]
     told = [one for one in told if len(language.content_words(one.text)) >= _LEAST_CONTENT]
-    # A change of a value is in the statement that it brought up to date.
+    # A changed value is already in the statement that it updated.
     told = [one for one in told if one.is_request or not (one.is_change and one.values)]
     told.sort(key=lambda one: (one.is_request, not one.text.endswith("?"), len(one.text)), reverse=True)
     came = [one for one in outcome.statements if one.speaker == "agent" and one.act in ("done", "failure")][-1:]

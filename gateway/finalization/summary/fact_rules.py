@@ -47,7 +47,7 @@ class _Language:
     answers: tuple[tuple[re.Pattern[str], _FactRule], ...]
     """What the agent asks, and the rule for the answer."""
     renames: tuple[_FactRule, ...]
-    """Statements that the caller's name is another one than was known."""
+    """Statements that correct the caller's known name."""
     fillers: re.Pattern[str]
     not_meant: re.Pattern[str]
     ahead: re.Pattern[str]
@@ -147,7 +147,7 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
 
 
 def _answered(question: str, answer: str, turn: int) -> Iterator[CallerFact]:
-    """What a short answer tells: "What's the address?" "14 Mossbank Terrace"."""
+    """What a short answer states: "What's the address?" "14 Mossbank Terrace"."""
     for language in _possible_languages(question, slack=0)[:1]:
         for asked, rule in language.answers:
             if asked.search(question) and (match := rule.pattern.search(answer)):
@@ -181,7 +181,9 @@ def _stated(sentence: str, turn: int) -> Iterator[CallerFact]:
 
 
 def _possible_languages(sentence: str, *, slack: int = 1) -> list[_Language]:
-    """The languages whose function words the sentence has most, or almost: patterns cost more than these words."""
+    """
+    The languages with the most function words in the sentence, or `slack` fewer. Counting costs less than patterns.
+    """
     words = re.findall(r"\w+", sentence.casefold())
     counts = [sum(word in language.function_words for word in words) for language in _languages()]
     return [language for language, count in zip(_languages(), counts, strict=True) if count >= max(counts) - slack]

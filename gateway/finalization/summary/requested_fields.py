@@ -75,7 +75,7 @@ def _value(wanted: RequestedField, given: Any) -> Any:
 
 
 def _number(given: float | str) -> int | float | None:
-    """An integer only as far as every reader of JSON takes it: a reference with 20 digits is text by rights."""
+    """An integer only up to what every JSON reader can represent. A reference of 20 digits belongs in a text field."""
     try:
         value = float(given.strip().replace(",", "") if isinstance(given, str) else given)
     except (ValueError, OverflowError):

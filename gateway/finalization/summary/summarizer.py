@@ -151,7 +151,7 @@ class Summarizer:
                 log.warning("summary provider failed", extra={"provider": provider.name, "error": type(error).__name__})
                 if number == 0 or error.retryable:
                     failure = error
-            except Exception as error:  # the edge to a model, whose answer may be anything: the call is remembered
+            except Exception as error:  # a model may answer anything, and the call must be remembered
                 log.error("summary could not be read", extra={"provider": provider.name, "error": type(error).__name__})
                 if number == 0:
                     failure = LlmRefused(f"{provider.name} answered with something that can't be read")
@@ -205,8 +205,8 @@ def build_summarizer(
     """
     The summarizer for SUMMARY_PROVIDER, SUMMARY_MODEL and SUMMARY_API_KEY. Raises SettingsError.
 
-    Of the providers with a key one stands in for another, and the agent's own model for all of them. A server that was
-    named does not need them: calls that stay on one's own machines must not leave them because it fails.
+    If one provider fails, the others with a key are asked, then the agent's own model. A server that was named has no
+    such replacement: calls that stay on the operator's machines must not leave them because it fails.
     """
     server = {"url": provider, "model": model} if is_url(provider, ("https", "http")) else None
     match provider:

@@ -80,7 +80,7 @@ class ModelProcess:
         documents: "Connection[Any, Any]",
         process: "subprocess.Popen[bytes] | None",
     ) -> None:
-        """`process`: None if another gateway may need it longer."""
+        """`process`: the one that ends with this client; None if it is shared."""
         self._queries = queries
         self._documents = documents
         self._process = process

@@ -1,8 +1,11 @@
 """
-Data by language, one TOML file each: words for symbols (`speech`), phrases of callers (`voice_commands`), words that
-decide whose turn it is (`turn_taking`), how facts are compared (`claims`), how callers state them (`statements`), and,
-in English only, the words of topics (`topics`), what is no fact (`facts`), and what the scripted agent understands and
-says (`scripted`).
+Data by language, one TOML file each.
+
+Tables of every language: words for symbols (`speech`), phrases of callers (`voice_commands`), words that decide whose
+turn it is (`turn_taking`), how facts are compared (`claims`), how callers state them (`statements`), times, amounts and
+what is agreed on (`outcomes`), and sensitive content (`sensitive`). In English only: the words of topics (`topics`),
+what is not a fact (`facts`), how texts name people and organisations (`entities`), and what the scripted agent
+understands and says (`scripted`).
 """
 
 import re
