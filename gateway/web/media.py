@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.requests import Request
 
@@ -53,11 +53,11 @@ class MediaEndpoint:
         self._stranger_log = BurstLogger(logging.getLogger(media_stream.__name__))
 
     def __call__(self, upgrade: UpgradeRequest) -> MediaStream | int:
-        parts = urlsplit(upgrade.target)
-        make_codec = CODECS.get(parts.path)
+        path, _, parameters = upgrade.target.partition("?")  # not urlsplit, which raises for addresses like //[
+        make_codec = CODECS.get(path)
         if make_codec is None:
             return 404
-        query = parse_qs(parts.query)
+        query = parse_qs(parameters)
         token = query.get("token", [""])[0]
         codec = make_codec(token)
         if codec.name not in self._carriers:

@@ -39,7 +39,7 @@ class PublicUrl:
 
     def scheme(self, request: Request) -> str:
         """The scheme that the client used, possibly to a proxy. PUBLIC_URL may differ from it."""
-        return _first(request.headers.get("x-forwarded-proto", "")) or request.url.scheme
+        return _first(request.headers.get("x-forwarded-proto", "")) or str(request.scope["scheme"])
 
     def hosts(self, request: Request) -> frozenset[str]:
         """Every host name, with port, that the client may have used."""
@@ -54,8 +54,8 @@ class PublicUrl:
 
     def socket_url(self, request: Request, path: str) -> str:
         """The address of a media socket: always wss and without credentials, as carriers require."""
-        parts = urlsplit(self.origin(request))
-        return f"wss://{parts.netloc.rpartition('@')[2]}{parts.path}{path}"
+        host, slash, prefix = self.origin(request).partition("://")[2].partition("/")
+        return f"wss://{host.rpartition('@')[2]}{slash}{prefix}{path}"
 
 
 def _first(header: str) -> str:

@@ -13,10 +13,18 @@ from gateway.web.login_sessions import LoginLinks
 from tests.web.conftest import ORIGIN, TOKEN, Visitor
 
 UUID = "7c67f6e4-be3e-4cb1-ab7f-8aa6094b65fd"
-PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/phone", "/setup", "/tokens", "/vitals"]
+PAGES = [
+    *("/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/agents", "/agents/maya", "/agents/maya/versions/x"),
+    *("/phone", "/setup", "/audit", "/tokens", "/vitals"),
+]
 FILES = [
     f"/calls/{UUID}/sound.wav",
     "/callers/x/export.json",
+    "/calls/export.csv",
+    "/calls/export.json",
+    f"/live/{UUID}/name",
+    "/setup/steps",
+    "/setup/docs/twilio.md",
     "/static/page.js",
     "/static/live.js",
     "/live/events",
@@ -35,6 +43,10 @@ ACTIONS = [
     "/callers/x/pins",
     "/callers/x/state",
     "/callers/x/forget",
+    "/agents/maya/preview",
+    "/agents/maya/save",
+    "/agents/maya/restore",
+    "/audit/find",
     "/tokens/create",
     "/tokens/x/revoke",
     "/phone/call",
@@ -132,6 +144,13 @@ async def test_no_action_without_a_form_of_ours(visitor: Visitor, path: str):
 async def test_no_action_from_another_site(visitor: Visitor, path: str):
     answer = await visitor.post(path, origin="https://evil.example", sure="yes")
     assert answer.status_code == 403 and "another site" in answer.text
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://["}, {"Host": "["}, {"X-Forwarded-Host": "["}], ids=str)
+async def test_malformed_address_fails_no_page(stranger: Visitor, headers: dict[str, str]):
+    for path in ("/login", "/phone/guest/call"):
+        answer = await stranger.http.post(path, data={"token": "guess"}, headers=headers)
+        assert answer.status_code in (401, 403)
 
 
 async def test_every_route_is_guarded(stranger: Visitor):

@@ -225,3 +225,10 @@ async def test_stranger_takes_no_room_from_a_call_of_another_node(is_right: bool
     upgrade = UpgradeRequest(f"/telnyx/media?token=unknown-here&pass={passed}", {}, "198.51.100.7")
     assert isinstance(endpoint(upgrade), MediaStream)
     assert node.verified == [is_right]
+
+
+@pytest.mark.parametrize("target", ["//[", "//[/twilio/media", "/elsewhere", ""])
+def test_unknown_address_is_not_found(target: str) -> None:
+    tokens = TokenCodec(Secret(ADMIN))
+    endpoint = MediaEndpoint(OtherNode(), frozenset({"twilio"}), PublicUrl(""), None, tokens)  # type: ignore[arg-type]
+    assert endpoint(UpgradeRequest(target, {}, "198.51.100.7")) == 404

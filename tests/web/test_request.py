@@ -98,6 +98,13 @@ def test_socket_follows_the_forwarded_scheme():
     assert PublicUrl("").socket_url(asked, "/telnyx/media") == "wss://voice.example.com/telnyx/media"
 
 
+def test_malformed_host_raises_nothing():
+    """What urlsplit refuses, anyone can send."""
+    asked, public = request(host="["), PublicUrl("")
+    assert (public.scheme(asked), public.origin(asked)) == ("http", "http://[")
+    assert public.socket_url(asked, "/twilio/media") == "wss://[/twilio/media"
+
+
 # Bodies
 
 
