@@ -107,13 +107,15 @@ class _Remembered:
         self._task: asyncio.Task[None] | None = None
 
     async def results(self, patience: float) -> Sequence[CheckResult]:
-        """The results; those of the last time, or none, if the check takes longer than `patience`."""
+        """The results; those of the last time, or none, if the check takes longer than `patience`. Raises its error."""
         if not patience:
             return self._last
         if (self._task is None or self._task.done()) and asyncio.get_running_loop().time() >= self._until:
             self._task = asyncio.create_task(self._run(), name="set-up check")
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=patience)
+            finished, _ = await asyncio.wait({self._task}, timeout=patience)
+            for task in finished:
+                task.result()
         return self._last
 
     async def close(self) -> None:

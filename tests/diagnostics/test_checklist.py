@@ -31,6 +31,12 @@ class Engine:
         return "answers"
 
 
+class BrokenEngine(Engine):
+    async def probe(self) -> str:
+        self.asked += 1
+        raise ZeroDivisionError
+
+
 class LocalEngine(Engine):
     def health(self) -> dict[str, str]:
         return {"engine": "local", "engine_state": "loading"}
@@ -72,6 +78,16 @@ async def test_results_are_remembered_for_a_while() -> None:
     await asyncio.sleep(SERVICE_SECONDS)
     assert (await states(checklist))["engine"] == "done"
     assert engine.asked == 2
+
+
+async def test_failed_check_fails_the_page_and_is_repeated() -> None:
+    """Without its error, the step would look like one that still runs."""
+    engine = BrokenEngine()
+    checklist = a_checklist(engine)
+    for asked in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            await states(checklist)
+        assert engine.asked == asked
 
 
 async def test_local_engine_is_not_asked() -> None:
