@@ -197,6 +197,8 @@ def _tool_names(value: Any) -> frozenset[str]:
 def _transfer_to(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError("must be text in quotes or a table")
+    if not all(map(str.strip, value)):
+        raise ValueError(': a target has no name; write it like sales = "+12025550177"')
     targets = {name: transfer_target(str(target)) for name, target in value.items()}
     for name, target in targets.items():
         if target is None:

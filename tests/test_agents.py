@@ -193,6 +193,10 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
         ({"functions": "no.py"}, "functions: there is no file no.py; it is looked for beside gateway.toml"),
         ({"knowledge": "no"}, "knowledge: there is no folder no; it is looked for beside gateway.toml"),
         (
+            {"transfer_to": {" ": "+12025550177"}},
+            'transfer_to: a target has no name; write it like sales = "+12025550177"',
+        ),
+        (
             {"transfer_to": {"sales": "the sales desk"}},
             "transfer_to: sales must be a number like +12025550100 or sip:desk@example.com",
         ),

@@ -200,6 +200,10 @@ async def test_tools_and_transfer_targets_are_saved(visitor: Visitor):
     [
         ({"engine": "deepgrm"}, "gateway.toml, [agents.maya]: engine is 'deepgrm'; use one of: deepgram, local,"),
         ({"engine": "deepgram, xai"}, "gateway.toml, [agents.maya]: engine is xai but XAI_API_KEY is not set."),
+        (
+            {"transfer_to": "= +12025550177"},
+            "gateway.toml, [agents.maya]: transfer_to: a target has no name; write it like",
+        ),
         ({"transfer_to": "desk"}, "gateway.toml, [agents.maya]: transfer_to: desk must be a number like +12025550100"),
         ({"transfer_to": "desk = +1 900 234 5678"}, "is a premium-rate or satellite number; add its prefix"),
     ],
