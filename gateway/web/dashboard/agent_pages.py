@@ -216,17 +216,12 @@ class AgentPages:
 
     async def _save(self, request: Request, session: LoginSession, form: Form) -> Response:
         agent = await self._agent(request)
-        live, note = _live_settings(agent, form), audit_note()
-        note.agent, note.item = agent.name, live.version
+        live = _live_settings(agent, form)
         if live == agent.live:
-            note.action = None
+            audit_note().action = None
             return RedirectResponse(f"/agents/{agent.name}?done=same", 303)
         try:
-            if form.get("base") != agent.version:
-                raise FileChanged("the agent's files were changed since the page was loaded")
-            live = await asyncio.to_thread(self._files.check, agent, live)
-            note.item = live.version
-            await self._write(agent, live, session)
+            await self._change(agent, live, session, form)
         except FileChanged:
             agent = await self._agent(request)
             return await self._page(session, agent, live, form=form, problem=_CHANGED, status=409)
@@ -236,21 +231,24 @@ class AgentPages:
 
     async def _restore(self, request: Request, session: LoginSession, form: Form) -> Response:
         agent = await self._agent(request)
-        version, note = await self._version(agent, form.get("version", "")), audit_note()
-        note.agent, note.item = agent.name, version.version
+        version = await self._version(agent, form.get("version", ""))
         try:
-            if form.get("base") != agent.version:
-                raise FileChanged("the agent's files were changed since the page was loaded")
-            live = await asyncio.to_thread(self._files.check, agent, version.live)
-            await self._write(agent, live, session)
+            await self._change(agent, version.live, session, form)
         except FileChanged:
             raise HTTPException(409, "Not restored. The agent was changed elsewhere; go back and reload.") from None
         except SettingsError as error:
             raise HTTPException(400, f"Not restored. This version can't be used: {error}.") from None
         return RedirectResponse(f"/agents/{agent.name}?done=restored", 303)
 
-    async def _write(self, agent: Agent, live: LiveSettings, session: LoginSession) -> None:
-        """Recorded first: the job that follows the files would take the change for one that was made there."""
+    async def _change(self, agent: Agent, live: LiveSettings, session: LoginSession, form: Form) -> None:
+        """Raises SettingsError, and FileChanged if the files are not as they were when the page was loaded."""
+        note = audit_note()
+        note.agent, note.item = agent.name, live.version
+        if form.get("base") != agent.version:
+            raise FileChanged("the agent's files were changed since the page was loaded")
+        live = await asyncio.to_thread(self._files.check, agent, live)
+        note.item = live.version
+        # Recorded first: the job that follows the files would take the change for one that was made there.
         number = await self._versions.add(agent.name, live, await self._actor(session))
         try:
             async with self._agents.files_lock:
