@@ -591,11 +591,3 @@ def existing_token(settings: Settings) -> Secret | None:
     if kept and len(kept) < MIN_ADMIN_TOKEN:
         raise SettingsError(f"{path} is shorter than {MIN_ADMIN_TOKEN} characters; delete it: a new one is made")
     return Secret(kept) if kept else None
-
-
-def kept_token(settings: Settings) -> Secret | None:
-    """The token that an earlier start has made; None if there is no file, or it can't be read."""
-    try:
-        return Secret((settings.data_dir / ADMIN_TOKEN_FILE).read_text(encoding="utf-8").strip())
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.errors import SettingsError
 from gateway.invocation import command
-from gateway.settings import Secret, Settings, is_url, kept_token, local_url
+from gateway.settings import Secret, Settings, existing_token, is_url, local_url
 
 TIMEOUT: Final = httpx.Timeout(10.0)
 
@@ -34,7 +34,7 @@ class Remote:
         address = url or local_url(settings.host, settings.port)
         if not is_url(address, ("http", "https")):
             raise SettingsError(f"--url is {address!r}; write it like https://voice.example.com")
-        token = settings.gateway_admin_token or (None if url else kept_token(settings))
+        token = settings.gateway_admin_token if url else existing_token(settings)
         if token is None and not url:
             how = f"start one with `{command('serve')}`, or give its address with --url"
             raise SettingsError(f"no gateway has been started with DATA_DIR={settings.data_dir}; {how}")

@@ -33,11 +33,17 @@ def test_given_address_is_used_without_its_slash() -> None:
 
 
 def test_token_of_another_gateway_must_be_given(tmp_path: Path) -> None:
-    (tmp_path / "admin-token").write_text("kept\n")
+    (tmp_path / "admin-token").write_text("kept-by-the-first-start\n")
     settings = Settings(data_dir=tmp_path)
-    assert Remote.of(settings).token == Secret("kept")
+    assert Remote.of(settings).token == Secret("kept-by-the-first-start")
     with pytest.raises(SettingsError, match="no admin token; set GATEWAY_ADMIN_TOKEN"):
         Remote.of(settings, "https://voice.example.com")
+
+
+def test_unreadable_token_is_named(tmp_path: Path) -> None:
+    (tmp_path / "admin-token").write_bytes(b"\xff")
+    with pytest.raises(SettingsError, match="admin-token is not text; delete it, and a new one is made"):
+        Remote.of(Settings(data_dir=tmp_path))
 
 
 def test_folder_without_a_gateway_says_how_to_start_one(tmp_path: Path) -> None:
