@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
@@ -14,7 +14,7 @@ from gateway.app import webhook_targets
 from gateway.cli import terminal
 from gateway.cli.terminal import minute, short_id, table
 from gateway.errors import SettingsError
-from gateway.finalization.webhooks import new_secret, send_test
+from gateway.finalization.webhooks import new_secret, send_test, undelivered
 from gateway.history.stores import existing_stores
 from gateway.invocation import command
 from gateway.settings import Settings
@@ -58,11 +58,8 @@ async def _test(options: argparse.Namespace, loaded: Settings) -> int:
 
 
 async def _list(options: argparse.Namespace, loaded: Settings) -> int:
-    query = """SELECT id, session_id, agent, event, state, attempts, due_at, problem FROM webhook_messages
-        WHERE state <> 'sent' ORDER BY created_at"""
-    names = ("id", "session", "agent", "event", "state", "attempts", "due_at", "problem")
     async with existing_stores(loaded) as stores:
-        rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in await stores.memory.fetch(query)]
+        rows = await undelivered(stores.memory)
     columns = [
         (short_id(row["session"]), row["agent"], row["event"], row["state"], str(row["attempts"]))
         + (minute(row["due_at"]) if row["state"] == "pending" else "", row["problem"])

@@ -266,6 +266,14 @@ async def send_test(http: httpx.AsyncClient, url: str, secrets: Sequence[Secret]
     return response.status_code
 
 
+async def undelivered(store: MemoryStore) -> list[dict[str, Any]]:
+    """The messages that were not accepted yet, oldest first. Raises StoreUnavailable."""
+    names = ("id", "session", "agent", "event", "state", "attempts", "due_at", "problem")
+    query = """SELECT id, session_id, agent, event, state, attempts, due_at, problem FROM webhook_messages
+        WHERE state <> 'sent' ORDER BY created_at"""
+    return [dict(zip(names, row, strict=True)) for row in await store.fetch(query)]
+
+
 async def retry_failed(store: MemoryStore, session_id: str = "") -> int:
     """Queue all failed messages again, or those of one call. Returns how many there were."""
     now = _moment(datetime.now(UTC))
