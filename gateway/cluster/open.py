@@ -111,7 +111,7 @@ async def open_shared_store(settings: Settings) -> AsyncIterator[ExpiringStore]:
         return
     from gateway.cluster import redis_store
 
-    store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
+    store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal(), settings.redis_password))
     try:
         yield store
     finally:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
 from gateway.cluster.directory import ClusterTimeouts
 from gateway.cluster.event_stream import SharedErasure
 from gateway.cluster.node import ClusterNode, SingleNode
-from gateway.cluster.open import Sharing, check_redis_url, open_shared_erasure, open_sharing
+from gateway.cluster.open import Sharing, check_redis_url, open_shared_erasure, open_shared_store, open_sharing
 from gateway.cluster.store import NoSharedStore
 from gateway.errors import SettingsError
 from gateway.history.erasure import NoSharedData
@@ -78,3 +79,13 @@ def test_password_is_not_quoted(tmp_path):
     with pytest.raises(SettingsError) as raised:
         check_redis_url(settings(tmp_path, "redis://:hunter2@127.0.0.1:port/0"))
     assert "hunter2" not in str(raised.value) and raised.value.__cause__ is None
+
+
+async def test_commands_use_the_password_of_redis(tmp_path):
+    async with running_redis(tmp_path / "redis") as server:
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            await client.config_set("requirepass", "p@ss")
+        given = Settings(data_dir=tmp_path, redis_url=Secret(server.url), redis_password=Secret("p@ss"))
+        async with open_shared_store(given) as store:
+            await store.put("pin-failures:1", b"3", 60.0)
+            assert await store.get("pin-failures:1") == b"3"
