@@ -103,6 +103,12 @@ def test_footprint_lists_every_extra():
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(extras)
 
 
+def test_architecture_lists_every_layer():
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    drawn = page("architecture.md").partition("\n## Layers\n")[2].partition("\n```\n")[2].partition("```")[0]
+    assert [line.split() for line in drawn.splitlines()] == [layer.split(" : ") for layer in contract["layers"]]
+
+
 def test_docs_list_every_key_of_an_agent():
     with pytest.raises(SettingsError, match="known are ") as unknown:
         AgentDirectory({"maya": {"nonsense": 1}}, ROOT)
