@@ -49,7 +49,7 @@ _HEADERS: Final = [
 def routes(history: CallHistory, auth: Authenticator) -> list[Route]:
     async def list_calls(request: Request) -> Response:
         limit = request.query_params.get("limit", "50")
-        if not limit.isdecimal() or not 0 < int(limit) <= MAX_CALLS:
+        if not limit.isdecimal() or len(limit) > 9 or not 0 < int(limit) <= MAX_CALLS:
             raise HTTPException(422, f"limit must be a number from 1 to {MAX_CALLS}")
         archived = request.query_params.get("archived") == "1"
         return JSONResponse(await history.calls(_call_filter(request), limit=int(limit), archived=archived))

@@ -30,6 +30,7 @@ async def test_start_of_an_id_is_enough(stranger: Visitor):
     "path, status, detail",
     [
         ("/v1/sessions?limit=0", 422, "limit must be a number from 1 to 1000"),
+        (f"/v1/sessions?limit={'9' * 5000}", 422, "limit must be a number from 1 to 1000"),
         ("/v1/sessions?limit=many", 422, "limit must be a number from 1 to 1000"),
         ("/v1/sessions?since=then", 422, "since and before must be times like 2026-02-06T23:15:00+00:00"),
         ("/v1/latency?before=now", 422, "since and before must be times like 2026-02-06T23:15:00+00:00"),

@@ -38,7 +38,7 @@ from gateway.web.login_sessions import LoginSession
 
 PEAKS: Final = 400
 """Of a waveform."""
-_RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _CHUNK_BYTES: Final = 1 << 20
 _NOTICES: Final = {
     "reverted": "Undone. Nothing learned from this call is kept.",
