@@ -1,7 +1,7 @@
 """
 What gateway.toml sets for an agent, as rows for people: each key, its value, and where it comes from.
 
-Secrets are masked: what is named like one, and everything of an address but its host.
+Secrets are masked: what is named like one, the values of headers, and everything of an address but its host.
 """
 
 import re
@@ -114,7 +114,8 @@ def shown(value: Any, name: str = "") -> str:
         case Path():
             return str(value)
         case Mapping():
-            return ", ".join(f"{key}: {shown(item, str(key))}" for key, item in value.items()) or "–"
+            named = {key: "secret" if name == "headers" else str(key) for key in value}
+            return ", ".join(f"{key}: {shown(item, named[key])}" for key, item in value.items()) or "–"
         case frozenset() | set():
             return shown(sorted(value, key=str))
         case Sequence():

@@ -14,6 +14,9 @@ def agent(tmp_path):
     return lambda **table: AgentDirectory({"maya": table}, tmp_path).get("maya")
 
 
+HEADERS = {"X-Shop": "hidden", "X-Desk": "env:DESK"}
+
+
 def engines(*names):
     own = tuple(SimpleNamespace(name=name) for name in names)
     return SimpleNamespace(by_agent={"maya": own}, has_llm=lambda agent: "local" not in names)
@@ -46,12 +49,13 @@ def test_secrets_are_masked(agent):
         "memory": {"trust": {"pin": "4711"}},
         "webhook": "https://hooks.example.com/services/T0/B0/secret",
         "think": {"type": "open_ai", "model": "gpt", "endpoint": {"headers": {"Authorization": "Bearer sk-1"}}},
-        "tools": [{"mcp": "https://crm.example.com/mcp/secret-path", "api_key_env": "CRM_TOKEN"}],
+        "tools": [{"mcp": "https://crm.example.com/mcp/secret-path", "api_key_env": "CRM_TOKEN", "headers": HEADERS}],
     }
     text = str(values(agent(**table), table, "deepgram"))
-    for secret in ("word", "abc", "sk-secret", "4711", "T0", "sk-1", "secret-path"):
+    for secret in ("word", "abc", "sk-secret", "4711", "T0", "sk-1", "secret-path", "hidden"):
         assert secret not in text
     assert "https://hooks.example.com/…" in text and "CRM_TOKEN" in text and "pin: ••••" in text
+    assert "X-Shop: ••••, X-Desk: env:DESK" in text
 
 
 def test_unset_keys_are_listed(agent):
