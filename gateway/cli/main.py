@@ -30,7 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "token": "create, list and revoke API tokens",
     "memory": "show, correct and erase what is known about callers",
     "audit": "show who did what",
-    "webhook": "make a webhook secret, send a test message, list undelivered messages",
+    "webhook": "make a webhook secret, send a test, list undelivered messages",
     "bench": "measure how many calls this machine can carry",
     "completion": "print the completion script of a shell",
 }
@@ -72,8 +72,18 @@ def run_command(run: Callable[[], int]) -> int:
         return 0
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    def format_help(self) -> str:
+        """argparse forgets the indent of commands, and breaks the line after the longest names."""
+        self._action_max_length += self._indent_increment
+        return super().format_help()
+
+
 class _Parser(argparse.ArgumentParser):
     """Prints a mistake as one line, without the usage, and with what was probably meant."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"formatter_class": _HelpFormatter, **options})
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, unknown = self.parse_known_args(args, namespace)

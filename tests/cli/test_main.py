@@ -52,6 +52,14 @@ def test_no_command_prints_the_help(capsys):
     assert capsys.readouterr().out.startswith("usage: gateway ")
 
 
+def test_each_command_has_one_line_of_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([])
+    shown = capsys.readouterr().out.partition("  COMMAND\n")[2]
+    assert [tuple(line.split(maxsplit=1)) for line in shown.splitlines()] == [*COMMANDS.items()]
+
+
 @pytest.mark.parametrize(
     ("words", "usage"),
     [([], "gateway [-h]"), (["tail"], "gateway tail "), (["memory", "show"], "gateway memory show ")],
