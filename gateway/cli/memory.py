@@ -411,7 +411,7 @@ async def _words_to_verify(context: _Context, callers: Sequence[str]) -> list[st
     return [*([] if agent else callers), *sorted(learned)]
 
 
-_CALLER_HELP: Final = "a phone number like +12025550143; to read, a known name will do"
+_CALLER_HELP: Final = "a phone number like +12025550143, or another identifier; show, log and diff also take a name"
 _SESSION_HELP: Final = "a session id, or its first characters"
 _OPTIONAL: Final = {"nargs": "?", "default": ""}
 _FLAG: Final = {"action": "store_true"}
