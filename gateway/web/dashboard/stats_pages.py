@@ -4,7 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -60,9 +61,17 @@ class Period:
     length: timedelta
     step: timedelta
 
-    @property
-    def steps(self) -> int:
-        return -(-self.length // self.step)
+    def edges(self, now: datetime) -> list[datetime]:
+        """
+        Where its steps begin, and the end of the last one.
+
+        The first begins exactly one period ago, so that the figures are those of `gateway latency`; the others begin
+        at whole hours and days of the server's zone.
+        """
+        first, midnight = now - self.length, datetime.combine(now.astimezone(), time()) + timedelta(days=1)
+        steps = range(self.length // self.step + timedelta(days=1) // self.step + 1)
+        edges = {(midnight - step * self.step).astimezone(UTC) for step in steps}  # of the wall clock
+        return [first, *sorted(edge for edge in edges if first < edge < now + self.step)]
 
 
 PERIODS: Final = {
@@ -81,6 +90,7 @@ class Bucket:
     """The calls of one step."""
 
     start: datetime
+    end: datetime
     calls: int
     failed: int
     median: float | None
@@ -126,12 +136,11 @@ class StatsQuery:
         self._now = now
 
     async def of(self, period: Period) -> CallStats:
-        first = self._now().astimezone(UTC) - period.length
-        starts = [first + step * period.step for step in range(period.steps)]
-        begins = [start.isoformat() for start in starts]
+        edges = period.edges(self._now().astimezone(UTC))
+        begins = [start.isoformat() for start in edges[:-1]]
         steps = await self._rows.time_steps(begins, CallRowFilter(since=begins[0]))
         callers, returning = await self._rows.callers_since(begins[0])
-        figures = await asyncio.to_thread(_measure, starts, steps)
+        figures = await asyncio.to_thread(_measure, edges, steps)
         outcomes = sum((step.outcomes for step in steps), Counter[str]())
         return CallStats(
             period=period,
@@ -146,18 +155,18 @@ class StatsQuery:
         )
 
 
-def _measure(starts: Sequence[datetime], steps: Sequence[TimeStep]) -> dict[str, Any]:
+def _measure(edges: Sequence[datetime], steps: Sequence[TimeStep]) -> dict[str, Any]:
     """The fields of CallStats that are computed from response times, and `buckets`."""
     import numpy as np
 
     answers = np.vstack([step.answers for step in steps])
     elsewhere = stage_seconds(answers, "first_frame", measured=False)
     buckets = []
-    for start, step in zip(starts, steps, strict=True):
+    for (start, end), step in zip(pairwise(edges), steps, strict=True):
         failed = sum(calls for outcome, calls in step.outcomes.items() if outcome in FAILURES)
         found = percentiles(stage_seconds(step.answers, "first_frame"), _RANKS)
         median, p95 = (found[0], found[2]) if found else (None, None)
-        buckets.append(Bucket(start, step.outcomes.total(), failed, median, p95))
+        buckets.append(Bucket(start, end, step.outcomes.total(), failed, median, p95))
     return {
         "stages": [(name, percentiles(stage_seconds(answers, stage), _RANKS)) for stage, name in STAGE_NAMES.items()],
         "answers": stage_seconds(answers, "first_frame").size,
@@ -178,7 +187,7 @@ def calls_plot(stats: CallStats, size: PlotSize = WIDE) -> Markup:
     width = (size.right - size.left) / len(stats.buckets)
     drawn = _grid(axis, scale, size, lambda value: f"{value:,.0f}") + _times(stats, size)
     for place, bucket in enumerate(stats.buckets):
-        x, tip = size.left + place * width, _tooltip(bucket, stats.period)
+        x, tip = size.left + place * width, _tooltip(bucket)
         bars = [
             charts.box(x + 1, size.bottom - bucket.calls * scale, width - 2, bucket.calls * scale, "bar", round_=1.5),
             charts.box(x + 1, size.bottom - bucket.failed * scale, width - 2, bucket.failed * scale, "bar failed"),
@@ -194,7 +203,7 @@ def latency_plot(stats: CallStats, size: PlotSize = WIDE) -> Markup:
     axis = charts.ticks(max(most, 0.5))
     scale = (size.bottom - size.top) / axis[-1]
     width = (size.right - size.left) / len(stats.buckets)
-    drawn = _grid(axis, scale, size, milliseconds) + _times(stats, size)
+    drawn = _grid(axis, scale, size, _seconds) + _times(stats, size)
     for name, value_of in _CURVES.items():
         points = [
             (size.left + (place + 0.5) * width, size.bottom - value * scale)
@@ -204,7 +213,7 @@ def latency_plot(stats: CallStats, size: PlotSize = WIDE) -> Markup:
         drawn += [charts.path(points, f"curve {name}")] if len(points) > 1 else []
         drawn += [charts.element("circle", cx=x, cy=y, r=2.5, class_=f"dot {name}") for x, y in points]
     for place, bucket in enumerate(stats.buckets):
-        tip = _tooltip(bucket, stats.period)
+        tip = _tooltip(bucket)
         drawn.append(charts.box(size.left + place * width, size.top, width, size.bottom - size.top, "hover", tip))
     figures = stats.response_times
     label = f"median response time {milliseconds(figures[0])}" if figures else "no response times measured"
@@ -235,6 +244,10 @@ def _grid(axis: Sequence[float], scale: float, size: PlotSize, label: Callable[[
     ]
 
 
+def _seconds(value: float) -> str:
+    return f"{value:g} s"
+
+
 def _times(stats: CallStats, size: PlotSize) -> list[Markup]:
     """Labels under the plot, before them their zone."""
     buckets = stats.buckets
@@ -254,8 +267,8 @@ def _time(at: datetime, form: str, pattern: str, x: float, size: PlotSize, *, an
     return charts.element("text", f"{at.astimezone():{pattern}}", **place, data_time=at.isoformat(), data_form=form)
 
 
-def _tooltip(bucket: Bucket, period: Period) -> Markup:
-    since, until = bucket.start.astimezone(), (bucket.start + period.step).astimezone()
+def _tooltip(bucket: Bucket) -> Markup:
+    since, until = bucket.start.astimezone(), bucket.end.astimezone()
     when = f"{since:%-d %b %H:%M} to {until:%-d %b %H:%M %Z}"
     failed = f", {bucket.failed} failed" if bucket.failed else ""
     speed = f"; response time {milliseconds(bucket.median)} median, {milliseconds(bucket.p95)} p95"
