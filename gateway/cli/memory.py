@@ -215,11 +215,11 @@ async def _stats(context: _Context) -> int:
 
 async def _pin(context: _Context) -> int:
     given = context.options
-    changes = {"about": given.about, "status": given.status, "open_items": given.item, "closed": given.closed}
+    texts = {"about": given.about or None, "status": given.status or None, "open_items": given.item or None}
     agent = await _agent(context)
     try:
         async with context.audited(AuditAction.TOPIC_PIN, caller=context.caller, agent=agent):
-            pin = await PinnedTopicStore(context.stores.memory).pin(agent, context.caller, given.title, **changes)
+            pin = await PinnedTopicStore(context.stores.memory).pin(agent, context.caller, given.title, **texts, closed=given.closed)
     except ValueError as error:
         raise SettingsError(str(error)) from None
     return context.show(pin, memory_text.topic(pin))

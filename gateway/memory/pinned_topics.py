@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -33,6 +33,8 @@ ALIKE: Final = 0.85
 
 _MOST_HISTORY: Final = 20
 _MANUAL: Final = "by-hand:"  # stored in place of a session id
+_NOT_IN_NOTES: Final = ("by_hand", "clears", "trust")
+"""Fields of an entry that no TopicNote has. `clears` names the texts that an operator emptied."""
 
 TopicState = Literal["open", "changed", "closed"]
 
@@ -215,14 +217,15 @@ class Topic:
             self.is_unpinned, self.is_pinned_manually = True, False
             return "unpin"
         content = mention.content
-        note = TopicNote.from_json({name: content[name] for name in content if name not in ("by_hand", "trust")})
+        note = TopicNote.from_json({name: content[name] for name in content if name not in _NOT_IN_NOTES})
+        about, clears = self.about, content.get("clears", ())
         if session_id := _session_of(mention):
             self.calls.add(session_id)
             self.about = self.about or note.about
         else:
             self.name, self.is_pinned_manually, self.is_unpinned = name, True, False
-            self.about = note.about or self.about
-        self._update(mention, note)
+            self.about = "" if "about" in clears else note.about or self.about
+        self._update(mention, note, clears)
         match before[0], self.state:
             case _ if len(self.keys) == 1 and not self.is_pinned:
                 return "note"
@@ -232,15 +235,16 @@ class Topic:
                 return "pin"
             case "closed", ("open" | "changed"):
                 return "reopen"
-        return "repeat" if before == (self.state, self.status, self.open_items) else "change"
+        is_edited = not session_id and self.about != about
+        return "repeat" if before == (self.state, self.status, self.open_items) and not is_edited else "change"
 
-    def _update(self, mention: LogEntry, note: TopicNote) -> None:
+    def _update(self, mention: LogEntry, note: TopicNote, clears: Collection[str]) -> None:
         """Update status, open items and state. A closed topic reopens only when a mention says that it is open."""
         reopened = self.state == "closed" and note.state == "open"
         if self.state == "closed" and not reopened:
             return
         before = (self.status, self.open_items)
-        self.status = note.status or self.status
+        self.status = "" if "status" in clears else note.status or self.status
         if note.lists_all:
             self.open_items = note.open_items[:MOST_ITEMS]
         else:
@@ -329,31 +333,33 @@ class PinnedTopicStore(MemoryLog[Topic]):
         caller: str,
         title: str,
         *,
-        about: str = "",
-        status: str = "",
-        open_items: Sequence[str] = (),
+        about: str | None = None,
+        status: str | None = None,
+        open_items: Sequence[str] | None = None,
         closed: bool = False,
         now: datetime | None = None,
     ) -> PinnedTopic:
         """
-        Pin a topic, or change the one of this name; `open_items`, if any, replace the old ones.
+        Pin a topic, or change the one of this name. What is None stays as it is; what is empty is cleared.
 
         A closed or unpinned topic opens again, unless `closed` is set. Raises ValueError for invalid text.
         """
         scope = self._checked_scope(agent, caller)
         name = _checked(title, "title", MOST_TITLE_CHARACTERS)
-        items = tuple(_checked(item, "open item", MOST_TEXT_CHARACTERS) for item in open_items)
+        items = tuple(_checked(item, "open item", MOST_TEXT_CHARACTERS) for item in open_items or ())
         if not name or not all(items) or len(items) > MOST_ITEMS:
             raise ValueError(f"a topic needs a title, and may have up to {MOST_ITEMS} open items with words in them")
         note = TopicNote(
             name,
-            about=_checked(about, "description", MOST_TEXT_CHARACTERS),
-            status=_checked(status, "status", MOST_TEXT_CHARACTERS),
+            about=_checked(about or "", "description", MOST_TEXT_CHARACTERS),
+            status=_checked(status or "", "status", MOST_TEXT_CHARACTERS),
             open_items=items,
             state="closed" if closed else "open",
-            lists_all=bool(items),
+            lists_all=open_items is not None,
         )
-        entry, moment = NewEntry({**asdict(note), "by_hand": True}, await self._vector(name)), now or datetime.now(UTC)
+        clears = [field for field, text in (("about", about), ("status", status)) if text is not None and not text.strip()]
+        content = {**asdict(note), "by_hand": True, "clears": clears}
+        entry, moment = NewEntry(content, await self._vector(name)), now or datetime.now(UTC)
 
         def work(connection: Connection) -> PinnedTopic:
             session_id = f"{_MANUAL}{uuid.uuid4()}"

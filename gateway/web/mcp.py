@@ -536,7 +536,13 @@ class _PinTools:
         """Pin a topic, so that the agent gets it at the start of every call, or change a pinned one."""
         number = _noted(AuditAction.TOPIC_PIN, caller, agent)
         pin = await self._pins.pin(
-            agent, number, title, about=about, status=status, open_items=open_items, closed=closed
+            agent,
+            number,
+            title,
+            about=about or None,
+            status=status or None,
+            open_items=open_items or None,
+            closed=closed,
         )
         return {"success": True, "pin": _pinned(pin)}
 

@@ -188,6 +188,14 @@ async def test_person_pins_changes_and_closes(book):
     assert (again.state, again.status) == ("open", "Sold")
 
 
+async def test_person_clears_what_is_empty_and_keeps_what_is_missing(book):
+    await book.pin(*ANA, SALE, about="A house", status="Listed", open_items=["Sign"], now=NOON)
+    kept = await book.pin(*ANA, SALE, about="A flat", now=NOON + timedelta(days=1))
+    assert (kept.about, kept.status, kept.open_items) == ("A flat", "Listed", ("Sign",))
+    cleared = await book.pin(*ANA, SALE, about=" ", status="", open_items=[], now=NOON + timedelta(days=2))
+    assert (cleared.about, cleared.status, cleared.open_items) == ("", "", ())
+
+
 async def test_manual_pin_joins_mentions_of_calls(book):
     await note(book, "one", TopicNote("The sale of the Orlando house", status="Listed"))
     pin = await book.pin(*ANA, SALE)

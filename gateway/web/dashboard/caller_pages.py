@@ -221,9 +221,11 @@ class CallerPages:
                 raise HTTPException(404, "Topic not found. It is no longer pinned.")
             return self._back(request, "unpinned")
         items = [item.strip() for item in form.get("items", "").splitlines() if item.strip()]
-        about, status, closed = form.get("about", "").strip(), form.get("status", "").strip(), form.get("do") == "close"
+        # A field that the form does not have stays as it is; one that was emptied is cleared.
+        texts = {name: form[name].strip() if name in form else None for name in ("about", "status")}
+        open_items, closed = items if "items" in form else None, form.get("do") == "close"
         try:
-            await self._pins.pin(agent, caller, title, about=about, status=status, open_items=items, closed=closed)
+            await self._pins.pin(agent, caller, title, **texts, open_items=open_items, closed=closed)
         except ValueError as error:
             raise HTTPException(400, f"Not pinned. The topic is not valid: {error}.") from None
         return self._back(request, "pin")

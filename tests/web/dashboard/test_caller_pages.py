@@ -111,6 +111,28 @@ async def test_topic_is_pinned_changed_and_unpinned(visitor: Visitor):
     assert (await visitor.post(f"{address}/pins", agent="leo", title="x", do="pin")).status_code == 404
 
 
+async def test_emptied_field_of_a_topic_is_cleared_and_missing_one_stays(visitor: Visitor):
+    pins, address = PinnedTopicStore(visitor.store), await visitor.caller_address()
+    given = {"agent": "maya", "title": "Bike repair", "do": "pin"}
+    await visitor.post(f"{address}/pins", **given, about="Brake pads", status="Ordered", items="Call Ana")
+    page = await visitor.page(address)
+    assert 'name="about" value="Brake pads"' in page and 'name="status" value="Ordered"' in page
+    await visitor.post(f"{address}/pins", **given, about="Both brakes")
+    [pin] = await pins.pinned("maya", ANA)
+    assert (pin.about, pin.status, pin.open_items) == ("Both brakes", "Ordered", ("Call Ana",))
+    await visitor.post(f"{address}/pins", **given, about="", status=" ", items="")
+    [pin] = await pins.pinned("maya", ANA)
+    assert (pin.about, pin.status, pin.open_items) == ("", "", ())
+
+
+async def test_history_says_what_an_operator_did(visitor: Visitor):
+    address = await visitor.caller_address()
+    for about in ("Brake pads", "Both brakes"):
+        await visitor.post(f"{address}/pins", agent="maya", title="Bike repair", do="pin", about=about)
+    page = await visitor.page(address)
+    assert re.findall(r"</time> · by operator</p>\s+<b>(\w+)</b>", page) == ["updated", "pinned"]
+
+
 async def test_state_can_be_changed_and_forgotten(visitor: Visitor):
     state = CallerStateStore(visitor.store)
     await state.save(
