@@ -29,6 +29,9 @@ GatewayError
 Messages are lower case, without a full stop, and never quote spoken words, phone numbers or secrets.
 """
 
+import socket
+import ssl
+
 
 class GatewayError(Exception):
     """Root of the tree."""
@@ -171,3 +174,26 @@ class RecordingError(GatewayError):
 
 class BenchFailed(GatewayError):
     """A measurement that is not possible on this machine, or has failed."""
+
+
+def connection_problem(error: BaseException) -> str:
+    """
+    Why a connection failed, from the error of any HTTP or WebSocket library; if that is not known, the error's type.
+
+    The libraries' own texts are not used: they may quote a header or an address with a password.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        match cause:
+            case ssl.SSLCertVerificationError():
+                return f"its certificate is not valid: {cause.verify_message}"
+            case ssl.SSLError():
+                return "the TLS handshake failed"
+            case socket.gaierror():
+                return "its name can't be resolved"
+            case ConnectionRefusedError():
+                return "connection refused"
+            case TimeoutError():
+                return "no answer in time"
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__

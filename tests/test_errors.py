@@ -1,5 +1,7 @@
 import inspect
 import re
+import socket
+import ssl
 
 import pytest
 
@@ -14,6 +16,7 @@ from gateway.errors import (
     SharedStoreUnavailable,
     StoreRefused,
     StoreUnavailable,
+    connection_problem,
 )
 
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == "gateway.errors"]
@@ -79,3 +82,34 @@ def test_wishes_and_statuses_are_kept():
 
 def test_one_handler_catches_all():
     assert all(issubclass(kind, GatewayError) for kind in CLASSES)
+
+
+def raised_from(cause):
+    """As the libraries raise it: their own error, from one of asyncio or of the system."""
+    try:
+        try:
+            raise cause
+        except Exception as error:
+            raise OSError("All connection attempts failed, with a-password") from error
+    except OSError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "problem"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed"), "connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "its name can't be resolved"),
+        (TimeoutError(), "no answer in time"),
+        (ssl.SSLError(1, "wrong version number"), "the TLS handshake failed"),
+        (ConnectionResetError(), "OSError"),
+    ],
+)
+def test_connection_problem_names_the_cause(cause, problem):
+    assert connection_problem(raised_from(cause)) == problem
+
+
+def test_certificate_problem_is_quoted():
+    cause = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    cause.verify_message = "self-signed certificate"
+    assert connection_problem(raised_from(cause)) == "its certificate is not valid: self-signed certificate"

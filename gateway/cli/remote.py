@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from gateway.errors import SettingsError
+from gateway.errors import SettingsError, connection_problem
 from gateway.invocation import command
 from gateway.settings import Secret, Settings, existing_token, is_url, local_url
 
@@ -77,7 +77,7 @@ class Remote:
 
     def unreachable(self, error: Exception) -> SettingsError:
         how = f"start it with `{command('serve')}`, or give its address with --url"
-        return SettingsError(f"no gateway answers at {self.url} ({type(error).__name__}); {how}")
+        return SettingsError(f"no gateway answers at {self.url} ({connection_problem(error)}); {how}")
 
     def not_a_gateway(self) -> SettingsError:
         return SettingsError(f"what answers at {self.url} is not a gateway; give the gateway's address with --url")

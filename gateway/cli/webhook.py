@@ -13,7 +13,7 @@ from gateway.agents import AgentDirectory
 from gateway.app import webhook_targets
 from gateway.cli import terminal
 from gateway.cli.terminal import minute, short_id, table
-from gateway.errors import SettingsError
+from gateway.errors import SettingsError, connection_problem
 from gateway.finalization.webhooks import new_secret, send_test, undelivered
 from gateway.history.stores import existing_stores
 from gateway.invocation import command
@@ -50,7 +50,7 @@ async def _test(options: argparse.Namespace, loaded: Settings) -> int:
             with terminal.progress(f"sending a message to {url}"):
                 status = await send_test(http, url, loaded.webhook_secrets, {"agent": agent})
         except httpx.HTTPError as error:
-            raise SettingsError(f"{url} can't be reached: {type(error).__name__}") from None
+            raise SettingsError(f"{url} can't be reached: {connection_problem(error)}") from None
     is_accepted = 200 <= status < 300
     text = f"{url} {'accepted the message' if is_accepted else 'refused the message'}: status {status}"
     terminal.output(options.json, {"url": url, "status": status, "accepted": is_accepted}, [text])

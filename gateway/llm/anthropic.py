@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import LlmError, LlmUnavailable
+from gateway.errors import LlmError, LlmUnavailable, connection_problem
 from gateway.llm import chat
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, FinishReason, Message, TextDelta, ToolCallDelta, Usage
 from gateway.llm.completions_codec import read_json
@@ -86,7 +86,7 @@ def translated_errors() -> Iterator[None]:
     except (ValueError, RecursionError):  # the SDK passes on what its JSON reader raises
         raise LlmUnavailable("anthropic answered with something that is not JSON") from None
     except (anthropic.AnthropicError, httpx2.HTTPError) as error:
-        raise LlmUnavailable(f"anthropic can't be reached: {type(error).__name__}") from None
+        raise LlmUnavailable(f"anthropic can't be reached: {connection_problem(error)}") from None
 
 
 class AnthropicUpstream:

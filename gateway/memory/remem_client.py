@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from gateway.errors import StoreError, StoreRefused, StoreUnavailable
+from gateway.errors import StoreError, StoreRefused, StoreUnavailable, connection_problem
 from gateway.memory.stores.documents import Document, NewDocument, parse_tags, parse_time
 from gateway.memory.summary_parser import belongs_to
 from gateway.settings import Secret
@@ -225,7 +225,7 @@ async def _translated_errors(timeout: float, *, writes: bool) -> AsyncIterator[N
     except TimeoutError:
         raise StoreUnavailable("remem did not answer in time", answer_lost=writes) from None
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise StoreUnavailable(f"remem can't be reached: {type(error).__name__}") from None
+        raise StoreUnavailable(f"remem can't be reached: {connection_problem(error)}") from None
     except httpx.HTTPError as error:
         raise StoreUnavailable(f"remem was lost: {type(error).__name__}", answer_lost=writes) from None
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake
 
-from gateway.errors import EngineRefused, EngineUnavailable, SettingsError, StoreUnavailable
+from gateway.errors import EngineRefused, EngineUnavailable, SettingsError, StoreUnavailable, connection_problem
 from gateway.invocation import command
 from gateway.settings import Secret, Settings
 
@@ -50,7 +50,7 @@ class GatewayAddress:
             yield
         except (httpx.HTTPError, httpx.InvalidURL, OSError, InvalidHandshake) as error:
             how = f"start it with `{command('serve')}`, or give its address with --url"
-            raise SettingsError(f"no gateway answers at {self.url} ({type(error).__name__}); {how}") from None
+            raise SettingsError(f"no gateway answers at {self.url} ({connection_problem(error)}); {how}") from None
 
 
 @dataclass(frozen=True)

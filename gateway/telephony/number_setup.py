@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
-from gateway.errors import CarrierRefused, SettingsError
+from gateway.errors import CarrierRefused, SettingsError, connection_problem
 from gateway.settings import Secret
 from gateway.telephony.rest import error_code
 
@@ -73,7 +73,7 @@ class AccountApi:
         try:
             answer = httpx.request(method, self._url + path, **self._options, **content)
         except httpx.HTTPError as error:
-            raise SettingsError(f"{self.name} can't be reached ({type(error).__name__}); try again") from None
+            raise SettingsError(f"{self.name} can't be reached ({connection_problem(error)}); try again") from None
         try:
             body = answer.json()
         except ValueError:

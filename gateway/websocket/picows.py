@@ -19,7 +19,7 @@ from picows import (
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # left out of its stubs
 
-from gateway.errors import EngineUnavailable
+from gateway.errors import EngineUnavailable, connection_problem
 from gateway.logs import BurstLogger
 from gateway.websocket.interface import (
     ABNORMAL,
@@ -234,10 +234,12 @@ async def connect(
                 read_buffer_init_size=_READ_BUFFER_BYTES,
             )
     except WSHandshakeError as error:
-        raise handshake_refused(error.response.status if error.response is not None else 0) from None
+        if error.response is None:
+            raise EngineUnavailable("the engine can't be reached: what answers is no WebSocket server") from None
+        raise handshake_refused(error.response.status) from None
     except (OSError, TimeoutError, WSError, ssl.SSLError) as error:
         socket.cancel_handshake()
-        raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
+        raise EngineUnavailable(f"the engine can't be reached: {connection_problem(error)}") from None
     except asyncio.CancelledError:
         socket.cancel_handshake()
         raise

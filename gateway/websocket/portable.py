@@ -18,7 +18,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
-from gateway.errors import EngineUnavailable
+from gateway.errors import EngineUnavailable, connection_problem
 from gateway.websocket.interface import (
     ABNORMAL,
     MAX_FRAGMENTS,
@@ -245,7 +245,7 @@ async def connect(
     except InvalidStatus as refused:
         raise handshake_refused(refused.response.status_code) from None
     except (OSError, TimeoutError, WebSocketException, ssl.SSLError) as error:
-        raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
+        raise EngineUnavailable(f"the engine can't be reached: {connection_problem(error)}") from None
     return socket
 
 

@@ -103,7 +103,7 @@ def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
     assert lines[0].startswith("gateway: missing.wav can't be read: No such file or directory")
     assert (
         lines[1] == "gateway: no gateway answers at http://127.0.0.1:9 "
-        "(ConnectError); start it with `gateway serve`, or give its address with --url"
+        "(connection refused); start it with `gateway serve`, or give its address with --url"
     )
     assert "'Anna' is not a number like +12025550143" in lines[2]
     assert lines[3] == "gateway: no/out.wav can't be written; choose a folder that you can write to"

@@ -96,7 +96,7 @@ def test_unreachable_gateway_is_one_line(capsys, monkeypatch, tmp_path):
     said = mistake(capsys, CALL, "--url", "http://127.0.0.1:9")
     assert (
         said == "gateway: no gateway answers at http://127.0.0.1:9 "
-        "(ConnectError); start it with `gateway serve`, or give its address with --url\n"
+        "(connection refused); start it with `gateway serve`, or give its address with --url\n"
     )
 
 

@@ -102,7 +102,7 @@ async def test_no_gateway_is_one_line(
     assert await asyncio.to_thread(main, ["tail", "--url", "http://127.0.0.1:1"]) == 2
     assert capsys.readouterr().err == (
         "gateway: no gateway answers at http://127.0.0.1:1 "
-        "(ConnectError); start it with `gateway serve`, or give its address with --url\n"
+        "(connection refused); start it with `gateway serve`, or give its address with --url\n"
     )
 
 

@@ -94,7 +94,7 @@ async def test_missing_gateway_is_reported_in_one_line():
         await gateway.speak(read(RECORDINGS / "goodbye.jsonl"), speed=0)
     assert (
         str(raised.value) == f"no gateway answers at {url} "
-        "(ConnectError); start it with `gateway serve`, or give its address with --url"
+        "(connection refused); start it with `gateway serve`, or give its address with --url"
     )
 
 

@@ -94,7 +94,9 @@ async def test_a_mistake_is_one_line(url):
     with pytest.raises(SettingsError, match="rejects this admin token; set GATEWAY_ADMIN_TOKEN"):
         async with phone_line(url, Secret("wrong")):
             pass
-    with pytest.raises(SettingsError, match=r"no gateway answers at http://127.0.0.1:9 \(ConnectError\); start it "):
+    with pytest.raises(
+        SettingsError, match=r"no gateway answers at http://127.0.0.1:9 \(connection refused\); start it "
+    ):
         async with phone_line("http://127.0.0.1:9", Secret(ADMIN)):
             pass
 

@@ -260,8 +260,22 @@ async def test_refused_handshake_is_translated(library, status, error):
 async def test_unreachable_engine_is_unavailable(library):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(EngineUnavailable):
+    with pytest.raises(EngineUnavailable, match="^the engine can't be reached: connection refused$"):
         await library.connect(f"ws://127.0.0.1:{port}", {}, Echo(), max_bytes=MAX_BYTES, timeout=PATIENCE)
+
+
+@LIBRARIES
+async def test_answer_without_http_has_no_status(library):
+    async def greet(reader, writer):
+        writer.write(b"220 mail.example.com ESMTP\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(EngineUnavailable, match="^the engine can't be reached: ") as raised:
+            await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=PATIENCE)
+    assert "status 0" not in str(raised.value)
 
 
 @LIBRARIES

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.errors import LlmRefused, LlmUnavailable
+from gateway.errors import LlmRefused, LlmUnavailable, connection_problem
 from gateway.finalization.summary.call_summary import CallSummary, EmptySummary, SummaryRequest, parse_answer
 from gateway.llm import anthropic
 from gateway.llm.accounts import ModelAddress
@@ -180,7 +180,7 @@ class CompletionsSummaries:
         except httpx.TimeoutException:
             raise LlmUnavailable(f"{self.name} did not answer in time") from None
         except httpx.HTTPError as error:
-            raise LlmUnavailable(f"{self.name} can't be reached: {type(error).__name__}") from None
+            raise LlmUnavailable(f"{self.name} can't be reached: {connection_problem(error)}") from None
         if not response.is_success:
             raise error_for_status(self.name, response.status_code, response.headers.get("retry-after"))
         try:
