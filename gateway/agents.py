@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, field, fields, replace
@@ -21,7 +22,7 @@ from gateway.errors import SettingsError
 from gateway.file_stamp import FileStamp
 from gateway.memory.access import TrustPolicy, read_trust
 from gateway.memory.identity import RepeatCallerSettings
-from gateway.settings import TOML_FILE, first_problem, is_url, read_agent_tables, read_table
+from gateway.settings import TOML_FILE, exists, first_problem, is_url, read_agent_tables, read_table
 from gateway.telephony.phone_numbers import e164, transfer_target
 from gateway.text.turn_taking import lost_connection_text
 from gateway.tools.remote_settings import RemoteToolSettings, read_tools
@@ -173,14 +174,14 @@ def _prompt(value: Any, info: ValidationInfo) -> Any:
     return find_text(value.strip(), info.context["folder"], info.context["data_dir"], missing=missing)
 
 
-def _beside_toml(kind: str, exists: Callable[[Path], bool]) -> BeforeValidator:
+def _beside_toml(kind: str, is_kind: Callable[[Path], bool]) -> BeforeValidator:
     def find(value: Any, info: ValidationInfo) -> Any:
         if value is None or not info.context:
             return value
         if not isinstance(value, str):
             raise ValueError("must be text in quotes")
         path: Path = info.context["folder"] / value.strip()
-        if not exists(path):
+        if not (exists(path) and is_kind(path)):
             raise ValueError(f": there is no {kind} {value}; it is looked for beside gateway.toml")
         return path
 
@@ -648,8 +649,10 @@ def find_text(name: str, folder: Path, data_dir: Path | None = None, *, missing:
 def find_file(name: str, folder: Path, data_dir: Path | None = None) -> Path | None:
     """Beside gateway.toml, in the program's wheel or repository, or the changed copy of one from there."""
     copy = _saved_copy(name, folder, data_dir)
-    places = ([copy] if copy else []) + [folder / name, _PACKAGE / name, _PACKAGE.parent / name]
-    return next((path for path in places if path.is_file()), None)
+    if copy is not None and os.path.isfile(copy):  # without an error: a DATA_DIR that can't be used is named elsewhere
+        return copy
+    places = [folder / name, _PACKAGE / name, _PACKAGE.parent / name]
+    return next((path for path in places if exists(path) and path.is_file()), None)
 
 
 def _saved_copy(name: str, folder: Path, data_dir: Path | None) -> Path | None:
@@ -658,7 +661,7 @@ def _saved_copy(name: str, folder: Path, data_dir: Path | None) -> Path | None:
 
     Not in the repository: the next version could not be pulled over a file that was changed.
     """
-    is_own = (folder / name).is_file() and folder.resolve() != _PACKAGE.parent.resolve()
+    is_own = exists(folder / name) and folder.resolve() != _PACKAGE.parent.resolve()
     return None if data_dir is None or is_own or PurePath(name) not in BUNDLED_PROMPTS else data_dir / name
 
 
@@ -712,11 +715,13 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path, data_dir: Pat
 
 def _json_memory(path: Path) -> Any:
     """The `memory` object of a JSON file, which takes the place of the table in gateway.toml."""
-    if not path.is_file():
+    if not exists(path):
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise SettingsError(f"{path.name} can't be read: {error.strerror}") from None
+    except ValueError as error:
         raise SettingsError(f"{path.name} can't be read: {error}") from None
     if not isinstance(content, dict) or [*content] != ["memory"]:
         raise SettingsError(f"{path.name} must be an object with the key memory")

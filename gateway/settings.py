@@ -403,17 +403,30 @@ def read_table(kind: type[Table], table: Any, where: str) -> Table:
         raise SettingsError(f"{where}.{key}{problem}") from None
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder. Raises SettingsError if that can't be seen, as in a folder of another user."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        raise SettingsError(f"{path} can't be read: {error.strerror}") from None
+    return True
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not exists(path):
         return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except OSError as error:
+        raise SettingsError(f"gateway.toml can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"gateway.toml can't be read: {error}") from None
 
 
 def _read_dotenv(path: Path) -> dict[str, str]:
-    if not path.is_file():
+    if not exists(path):
         return {}
     try:
         text = path.read_text(encoding="utf-8")

@@ -191,6 +191,7 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
         ({"brain": 3}, "brain must be like anthropic/claude-haiku-5-5, a table with url and model, or a list"),
         ({"first_token_seconds": 0}, "first_token_seconds must be a number of seconds, up to 60"),
         ({"functions": "no.py"}, "functions: there is no file no.py; it is looked for beside gateway.toml"),
+        ({"functions": "."}, "functions: there is no file .; it is looked for beside gateway.toml"),
         ({"knowledge": "no"}, "knowledge: there is no folder no; it is looked for beside gateway.toml"),
         (
             {"transfer_to": {" ": "+12025550177"}},
@@ -230,6 +231,20 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
 )
 def test_mistake_says_what_to_write(folder, table, message):
     assert problem(folder, **table) == message
+
+
+def test_file_that_can_not_be_looked_at_is_named(folder):
+    """As in a folder of another user."""
+    (folder / "loop.py").symlink_to("loop.py")
+    with pytest.raises(SettingsError) as raised:
+        AgentDirectory({"maya": {"functions": "loop.py"}}, folder)
+    assert str(raised.value) == f"{folder / 'loop.py'} can't be read: Too many levels of symbolic links"
+
+
+def test_data_dir_that_can_not_be_looked_at_has_no_prompts(folder):
+    """Another check names it."""
+    (folder / "data").symlink_to("data")
+    assert AgentDirectory({}, folder, data_dir=folder / "data")
 
 
 @pytest.mark.parametrize("name", ["Maya", "-maya", "may a", "", "m" * 65])

@@ -259,6 +259,23 @@ def test_file_that_is_not_text_is_refused(tmp_path):
     assert problem({}, tmp_path).startswith("gateway.toml can't be read: ")
 
 
+@pytest.mark.parametrize("name", ["gateway.toml", ".env"])
+def test_folder_in_place_of_a_file_is_refused(name, tmp_path):
+    """Docker makes one for a mounted file that is missing; the settings would silently be the defaults."""
+    (tmp_path / name).mkdir()
+    with pytest.raises(SettingsError) as raised:
+        load({}, tmp_path)
+    assert str(raised.value) == f"{name} can't be read: Is a directory"
+
+
+def test_file_that_can_not_be_looked_at_is_refused(tmp_path):
+    """As in a folder of another user; the tests may run as root, who is refused only by a link to itself."""
+    (tmp_path / ".env").symlink_to(".env")
+    with pytest.raises(SettingsError) as raised:
+        load({}, tmp_path)
+    assert str(raised.value) == f"{tmp_path / '.env'} can't be read: Too many levels of symbolic links"
+
+
 def test_dotenv_line_without_a_value_is_refused(tmp_path):
     (tmp_path / ".env").write_text("PORT=8001\n\nthis is not a setting\n")
     with pytest.raises(SettingsError) as raised:
