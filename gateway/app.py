@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -293,15 +293,10 @@ class Config:
         )
 
 
-def llm_accounts(settings: Settings) -> LlmAccounts:
-    names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
-    return LlmAccounts(**{name: getattr(settings, name) for name in names}, keys=settings.agent_keys)
-
-
 def _agent_llms(
     settings: Settings, agents: Iterable[Agent], engines: EngineDirectory, timeouts: Timeouts
 ) -> dict[str, AgentLlm]:
-    accounts = llm_accounts(settings)
+    accounts = LlmAccounts.of(settings)
     return build_agent_llms(agents, accounts, engine_has_llm=engines.has_llm, recall_seconds=timeouts.turn_recall)
 
 
@@ -309,7 +304,7 @@ def make_summarizer(settings: Settings, agents: Iterable[Agent], *, provider: st
     """For these settings, or for another provider and model than they name."""
     missing = "prompts/summary.md is missing; it says how the language model writes a summary"
     return build_summarizer(
-        llm_accounts(settings),
+        LlmAccounts.of(settings),
         agents,
         provider=provider or settings.summary_provider,
         model=model if provider else settings.summary_model,

@@ -60,6 +60,8 @@ def _knowledge(agent: Agent, configuration: Configuration) -> CheckResult:
     check = f"knowledge of {agent.name}"
     report = examine_folder(agent.name, agent.knowledge, configuration.settings.data_dir / "knowledge.db")
     found = f"{count(report.files, 'file')}, {count(report.passages, 'passage')}"
+    if reason := report.skipped.get("."):
+        return problem(check, f"{agent.knowledge} can't be read: {reason}", "let the user of the gateway read it")
     if report.skipped:
         name, reason = min(report.skipped.items())
         todo = "correct these files, or move them out of the folder"

@@ -15,7 +15,7 @@ from gateway.diagnostics.configuration import Configuration
 from gateway.diagnostics.engines import probe_engine
 from gateway.diagnostics.http_probe import HttpProbe
 from gateway.diagnostics.public_address import compare, unset
-from gateway.diagnostics.results import CheckResult, CheckState, off, ok, problem
+from gateway.diagnostics.results import CheckResult, CheckState, off, ok, problem, results_of
 from gateway.engines.failover import GuardedEngine
 
 ADDRESS_SECONDS: Final = 5.0
@@ -51,9 +51,9 @@ class SetupChecklist:
         self._probe = probe
         self._instances = instances
         self._checks = {
-            "engine": _Remembered(self._engines, SERVICE_SECONDS),
-            "address": _Remembered(self._address, ADDRESS_SECONDS),
-            "carrier": _Remembered(self._carrier, SERVICE_SECONDS),
+            "engine": _Remembered("engine", self._engines, SERVICE_SECONDS),
+            "address": _Remembered("address", self._address, ADDRESS_SECONDS),
+            "carrier": _Remembered("carrier", self._carrier, SERVICE_SECONDS),
         }
 
     async def steps(self, has_calls: bool, *, patience: float) -> list[SetupStep]:
@@ -99,7 +99,8 @@ async def _engine(name: str, engine: GuardedEngine) -> CheckResult:
 class _Remembered:
     """A check that runs in the background, and its last results."""
 
-    def __init__(self, check: Callable[[], Awaitable[Sequence[CheckResult]]], seconds: float) -> None:
+    def __init__(self, name: str, check: Callable[[], Awaitable[Sequence[CheckResult]]], seconds: float) -> None:
+        self._name = name
         self._check = check
         self._seconds = seconds
         self._last: Sequence[CheckResult] = ()
@@ -124,5 +125,5 @@ class _Remembered:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        self._last = await self._check()
+        self._last = await results_of(self._name, self._check())
         self._until = asyncio.get_running_loop().time() + self._seconds

@@ -17,7 +17,8 @@ async def check_engines(configuration: Configuration, probe: HttpProbe) -> list[
     """The engines, and the speech servers that replace the local engine's models."""
     engines = configuration.engines.engines
     checks = [probe_engine("engine" if len(engines) == 1 else f"engine {name}", one) for name, one in engines.items()]
-    found = [*await asyncio.gather(*checks), *_agents(configuration)]
+    settings = await asyncio.to_thread(_agents, configuration)  # imports SDKs, which takes seconds
+    found = [*await asyncio.gather(*checks), *settings]
     if "local" in engines and isinstance(engines["local"].engine, CascadeEngine):
         found += await _speech_servers(configuration.settings, probe)
     return found

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.diagnostics.results import CheckResult, off, ok, problem, warning
+from gateway.errors import connection_problem
 from gateway.settings import Secret
 from gateway.tools.remote_settings import is_loopback
 
@@ -24,11 +25,11 @@ class HttpProbe:
         self._skew: float | None = None
 
     async def answer(self, method: str, url: str, *, is_ours: bool = False, **options: Any) -> httpx.Response | str:
-        """The response, or the name of the error. A gateway of ours (`is_ours`) may have the same clock."""
+        """The response, or why there is none. A gateway of ours (`is_ours`) may have the same clock."""
         try:
             answer = await self._http.request(method, url, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return type(error).__name__
+            return connection_problem(error)
         if is_ours:
             return answer
         with contextlib.suppress(ValueError, TypeError):
@@ -51,6 +52,8 @@ class HttpProbe:
             return warning(check, f"{host} answers {status}", "try again later; the service may be down")
         if status >= 300:
             return problem(check, f"{host} answers {status}: not this service", f"check {address}")
+        if json_object(answer) is None:
+            return problem(check, f"{host} answers without a JSON object: not this service", f"check {address}")
         return ok(check, f"{host} answers and accepts the key")
 
     async def check_server(self, check: str, url: str, key: Secret | None, *, keys: str, address: str) -> CheckResult:
@@ -78,6 +81,14 @@ class HttpProbe:
             found = f"off by {self._skew:.0f} s; signatures depend on it"
             return problem("clock", found, "turn on time synchronisation (NTP)")
         return ok("clock", "agrees with other servers")
+
+
+def json_object(answer: httpx.Response) -> dict[str, Any] | None:
+    try:
+        body = answer.json()
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def encrypted(check: str, url: str, found: str) -> CheckResult:

@@ -1,11 +1,10 @@
 """PUBLIC_URL: whether it is https, and whether it leads to this gateway and no other."""
 
 from collections.abc import Collection
-from typing import Any
 
 import httpx
 
-from gateway.diagnostics.http_probe import HttpProbe
+from gateway.diagnostics.http_probe import HttpProbe, json_object
 from gateway.diagnostics.results import CheckResult, off, ok, problem, warning
 from gateway.settings import Settings, local_url
 
@@ -53,7 +52,7 @@ def no_gateway(answer: httpx.Response | str) -> str:
         return answer
     if answer.status_code != 200:
         return str(answer.status_code)
-    body = _json(answer)
+    body = json_object(answer) or {}
     if "status" not in body:
         return "another service answers there"
     return "" if body["status"] == "ok" else "its /health is not ok"
@@ -61,13 +60,10 @@ def no_gateway(answer: httpx.Response | str) -> str:
 
 def instances(answer: httpx.Response | str) -> set[str]:
     """The names of the process that has answered, and of all nodes that it knows."""
-    body = {} if isinstance(answer, str) else _json(answer)
-    return {str(body.get("instance")), *(str(node.get("node")) for node in body.get("nodes", ()))} - {"None"}
-
-
-def _json(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        body = answer.json()
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
+    body = None if isinstance(answer, str) else json_object(answer)
+    match body:
+        case {"instance": str(instance), "nodes": [*nodes]}:
+            return {instance, *(str(node["node"]) for node in nodes if isinstance(node, dict) and "node" in node)}
+        case {"instance": str(instance)}:
+            return {instance}
+    return set()

@@ -1,6 +1,7 @@
 """The MCP servers and HTTP APIs of agents: whether they answer, accept the key, and have the tools."""
 
 import asyncio
+from importlib import import_module
 
 from gateway.agents import Agent
 from gateway.diagnostics.configuration import Configuration
@@ -25,7 +26,8 @@ async def check_remote_tools(configuration: Configuration, probe: HttpProbe) -> 
 
 
 async def _mcp_server(agent: Agent, server: McpSettings, settings: Settings) -> CheckResult:
-    from gateway.tools.mcp_client import tool_names  # slow to import
+    await asyncio.to_thread(import_module, "gateway.tools.mcp_client")  # takes a second
+    from gateway.tools.mcp_client import tool_names
 
     check, headers = f"tools of {agent.name}: {server.host}", secret_headers(server, settings.agent_keys, "")
     try:

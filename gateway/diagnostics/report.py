@@ -17,7 +17,7 @@ from gateway.diagnostics.language_models import check_language_models
 from gateway.diagnostics.machine import check_machine
 from gateway.diagnostics.public_address import check_public_address
 from gateway.diagnostics.remote_tools import check_remote_tools
-from gateway.diagnostics.results import TIMEOUT, CheckResult, ok, problem
+from gateway.diagnostics.results import TIMEOUT, CheckResult, ok, problem, results_of
 from gateway.diagnostics.stores import check_stores
 from gateway.settings import Settings
 
@@ -69,7 +69,7 @@ async def examine(
         running.append(name)
         try:
             async with asyncio.timeout(deadline):
-                return CheckGroup(name, tuple(await check))
+                return CheckGroup(name, await results_of(name.lower(), check))
         except TimeoutError:
             return CheckGroup(name, (problem(name.lower(), f"no result within {deadline:.0f} s", "run it again"),))
         finally:

@@ -1,8 +1,12 @@
 """The result of a check."""
 
 import enum
+import logging
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Final
+
+_log = logging.getLogger(__name__)
 
 TIMEOUT: Final = 5.0
 """Seconds for one request of a check."""
@@ -38,3 +42,13 @@ def warning(check: str, found: str, todo: str) -> CheckResult:
 
 def problem(check: str, found: str, todo: str = "") -> CheckResult:
     return CheckResult(check, CheckState.PROBLEM, found, todo)
+
+
+async def results_of(check: str, results: Awaitable[Iterable[CheckResult]]) -> tuple[CheckResult, ...]:
+    """The results, or one problem if the check itself fails: what a server answers may be anything."""
+    try:
+        return tuple(await results)
+    except Exception as error:
+        _log.exception("set-up check failed", extra={"check": check})
+        todo = "check the addresses in the settings; something else may answer there"
+        return (problem(check, f"could not be checked ({type(error).__name__})", todo),)

@@ -6,14 +6,15 @@ table for any server with a chat completions API, or "script" for rules instead 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.errors import SettingsError
-from gateway.settings import KEYED_PROVIDERS, Secret, is_url, read_table
+from gateway.settings import KEYED_PROVIDERS, Secret, Settings, is_url, read_table
 
 SCRIPT: Final = "script"
+DEFAULT_OPENCLAW_AGENT: Final = "main"
 ENABLE_OPENCLAW: Final = "openclaw config set gateway.http.endpoints.chatCompletions.enabled true"
 """What switches OpenClaw's chat completions on; until then it answers 404."""
 _KNOWN: Final = "anthropic/MODEL, xai/MODEL, openai/MODEL, openclaw/AGENT, script, or a table with url and model"
@@ -35,6 +36,11 @@ class LlmAccounts:
     openclaw_gateway_token: Secret | None = None
     keys: Mapping[str, Secret] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, settings: Settings) -> "LlmAccounts":
+        names = [field.name for field in fields(cls) if field.name != "keys"]  # those of the settings
+        return cls(**{name: getattr(settings, name) for name in names}, keys=settings.agent_keys)
+
     @property
     def with_keys(self) -> list[str]:
         """The providers that have a key, in order of preference."""
@@ -53,6 +59,8 @@ class ModelAddress:
     api_key: Secret | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Added to every request."""
+    setting: str = ""
+    """Where the user wrote the address of a server of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,4 +115,4 @@ def _compatible(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str
     if entry.api_key_env:
         api_key = _needed(keys.get(entry.api_key_env), entry.api_key_env, where)
     name = entry.name or urlsplit(entry.url).hostname or ""
-    return ModelAddress("compatible", name, entry.url, entry.model.strip(), api_key, entry.options)
+    return ModelAddress("compatible", name, entry.url, entry.model.strip(), api_key, entry.options, "its url")

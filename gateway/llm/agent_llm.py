@@ -67,7 +67,7 @@ def build_agent_llms(
         keys = [orjson.dumps(pair, option=orjson.OPT_SORT_KEYS) for pair in zip(entries, spoken_in, strict=True)]
         for key, entry in zip(keys, entries, strict=True):
             if key not in shared:
-                shared[key] = _upstream(model_address(entry, accounts, where), agent.language)
+                shared[key] = upstream_at(model_address(entry, accounts, where), agent.language)
         if entries:
             spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
             is_script = entries == (SCRIPT,)
@@ -119,7 +119,7 @@ def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
     return dict.fromkeys(upstream for brain in agent_llms.values() for upstream in brain.upstreams)
 
 
-def _upstream(address: ModelAddress, language: str) -> Upstream:
+def upstream_at(address: ModelAddress, language: str = "en") -> Upstream:
     """Chat completions are imported here: aiohttp takes a tenth of a second, and few gateways need it."""
     if address.provider == "script":
         return ScriptedUpstream(language)
@@ -134,4 +134,7 @@ def _upstream(address: ModelAddress, language: str) -> Upstream:
     if address.provider == "xai":
         return xai_upstream(address.url, address.model, address.api_key or Secret(""), options={})
     model = address.model or OPENAI_MODEL
-    return OpenAiUpstream(address.name, address.url, model, address.api_key, options=address.options)
+    own = address.setting
+    return OpenAiUpstream(
+        address.name, address.url, model, address.api_key, options=address.options, address_setting=own
+    )

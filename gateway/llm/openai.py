@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from gateway.errors import LlmError, LlmUnavailable
+from gateway.errors import LlmError, LlmUnavailable, connection_problem
 from gateway.llm import chat
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, FinishReason, Message, TextDelta, ToolCallDelta, Usage
 from gateway.llm.completions_codec import arguments_of, read_json, write_json
@@ -43,12 +43,13 @@ class CompletionsClient:
     (`scripts/llm_bench`).
     """
 
-    def __init__(self, name: str, base_url: str, api_key: Secret | None, *, if_unreachable: str = "") -> None:
-        """`if_unreachable`: for the operator's own server, what to do then. Its errors include its address."""
+    def __init__(self, name: str, base_url: str, api_key: Secret | None, *, address_setting: str = "") -> None:
+        """`address_setting`: where the user wrote the address of a server of their own. Its errors have both."""
         self.name = name
         self._base_url = base_url.rstrip("/")
-        self._if_unreachable = if_unreachable and f"; {if_unreachable}"
-        self._shown_name = f"{name} at {_shown_url(self._url)}" if if_unreachable else name
+        self._if_unreachable = address_setting and f"; start it, or correct {address_setting}"
+        self._if_another = address_setting and f"; correct {address_setting}"
+        self._shown_name = f"{name} at {_shown_url(self._url)}" if address_setting else name
         key = {"Authorization": f"Bearer {api_key.reveal()}"} if api_key else {}
         self._headers = {**chat.UNBUFFERED, **key}
         self._session: aiohttp.ClientSession | None = None  # made on first use: it needs a running loop
@@ -68,6 +69,9 @@ class CompletionsClient:
                                 yield event
                         if answer.is_complete:
                             end.reschedule(clock() + END_SECONDS)
+                    if not answer.has_begun and response.content_type != "text/event-stream":
+                        found = f"answered {response.status} with {response.content_type}, not with a chat completion"
+                        raise LlmUnavailable(f"{self._shown_name} {found}{self._if_another}")
         except LlmUnavailable:
             if not answer.is_complete:
                 raise
@@ -129,7 +133,7 @@ class CompletionsClient:
         except TimeoutError:
             raise LlmUnavailable(f"{self._shown_name} did not answer in time{self._if_unreachable}") from None
         except aiohttp.ClientError as error:
-            problem = f"{self._shown_name} can't be reached: {type(error).__name__}"
+            problem = f"{self._shown_name} can't be reached: {connection_problem(error)}"
             raise LlmUnavailable(f"{problem}{self._if_unreachable}") from None
 
 
@@ -150,9 +154,10 @@ class OpenAiUpstream(CompletionsClient):
         api_key: Secret | None,
         *,
         options: Mapping[str, Any],
+        address_setting: str = "",
         token_timeout: float = chat.TOKEN_TIMEOUT,
     ) -> None:
-        super().__init__(name, base_url, api_key)
+        super().__init__(name, base_url, api_key, address_setting=address_setting)
         self.model = model
         self._options = options
         self._token_timeout = token_timeout
@@ -196,6 +201,8 @@ class _OpenAiStream:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self.has_begun = False
+        """Whether a record has arrived."""
         self._reason = ""
         self._usage: Usage | None = None
         self._calls: dict[int | str, tuple[int, str]] = {}  # by their index or id: our index, their id
@@ -208,6 +215,7 @@ class _OpenAiStream:
         return bool(self._reason)
 
     def receive(self, record: chat.SseRecord) -> Iterator[ChatEvent]:
+        self.has_begun = True
         if record.data == b"[DONE]":
             yield from self._finish()
             return

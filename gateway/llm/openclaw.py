@@ -13,12 +13,11 @@ import aiohttp
 
 from gateway.errors import LlmError, LlmUnavailable
 from gateway.llm import chat
-from gateway.llm.accounts import ENABLE_OPENCLAW
+from gateway.llm.accounts import DEFAULT_OPENCLAW_AGENT, ENABLE_OPENCLAW
 from gateway.llm.chat import CONNECT_TIMEOUT, ChatEvent, ChatRequest, Finished, Message, TextDelta, whole_answer
 from gateway.llm.openai import CompletionsClient, completion_body, with_memory
 from gateway.settings import Secret
 
-DEFAULT_AGENT: Final = "main"
 TOKEN_TIMEOUT: Final = 30.0
 """Between two pieces of text the agent may use tools of its own, which takes longer than a token."""
 
@@ -34,8 +33,8 @@ class OpenClawUpstream(CompletionsClient):
     ) -> None:
         # OpenClaw documents the address without /v1; people write both.
         url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1"
-        super().__init__("openclaw", url, token, if_unreachable="start it, or correct OPENCLAW_GATEWAY_URL")
-        self._agent = (agent or DEFAULT_AGENT).lower()
+        super().__init__("openclaw", url, token, address_setting="OPENCLAW_GATEWAY_URL")
+        self._agent = (agent or DEFAULT_OPENCLAW_AGENT).lower()
         self.model = f"openclaw/{self._agent}"
         self._token_timeout = token_timeout
 
@@ -76,6 +75,7 @@ class OpenClawUpstream(CompletionsClient):
             400: f"openclaw agents list shows whether it has the agent {self._agent}",
             401: "correct OPENCLAW_GATEWAY_TOKEN",
             404: f"run there: {ENABLE_OPENCLAW}",
+            405: f"run there: {ENABLE_OPENCLAW}",
         }
         otherwise = "correct OPENCLAW_GATEWAY_URL" if status < 400 else "openclaw logs shows why"
         return chat.error_for_status(self._shown_name, status, retry_after, to_do.get(status, otherwise))

@@ -15,7 +15,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -164,7 +164,11 @@ def rendered(passages: Iterable[Passage], max_characters: int = 2500) -> str:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """An agent's folder, for `gateway doctor`. `skipped` holds the reason for each file that can't be used."""
+    """
+    An agent's folder, for `gateway doctor`.
+
+    `skipped` holds the reason for each file, and each folder in it, that can't be used; "." is the folder itself.
+    """
 
     files: int
     passages: int
@@ -175,7 +179,12 @@ class FolderReport:
 
 def examine_folder(agent: str, folder: Path, database: Path) -> FolderReport:
     """Read every file as `Knowledge.refresh` does, and compare with its index. Changes nothing; blocks."""
-    found, skipped, passages = _scan({agent: folder}), {}, 0
+    skipped: dict[str, str] = {}
+
+    def skip(error: OSError) -> None:
+        skipped[os.path.relpath(error.filename, os.path.realpath(folder))] = error.strerror or type(error).__name__
+
+    found, passages = _scan({agent: folder}, skip), 0
     for file, (path, _) in found.items():
         try:
             passages += len(_read(path, file.name)[1])
@@ -187,18 +196,20 @@ def examine_folder(agent: str, folder: Path, database: Path) -> FolderReport:
             query = "SELECT name, modified_ns, changed_ns, size FROM knowledge_sources WHERE agent = ?"
             known = {name: FileStamp(*stamp) for name, *stamp in index.execute(query, (agent,))}
     indexed = sum(known.get(file.name) == stamp for file, (_, stamp) in found.items())
-    return FolderReport(len(found) - len(skipped), passages, indexed, skipped)
+    return FolderReport(len(found) - len(skipped.keys() & {file.name for file in found}), passages, indexed, skipped)
 
 
 # Files
 
 
-def _scan(folders: Mapping[str, Path]) -> dict[_File, tuple[Path, FileStamp]]:
-    """Every visible file. Unreadable ones are left out."""
+def _scan(
+    folders: Mapping[str, Path], on_error: Callable[[OSError], None] | None = None
+) -> dict[_File, tuple[Path, FileStamp]]:
+    """Every visible file. Folders that can't be read are left out, after `on_error`."""
     found = {}
     for agent, folder in folders.items():
         root = Path(os.path.realpath(folder))
-        for directory, subfolders, names in os.walk(root):
+        for directory, subfolders, names in os.walk(root, onerror=on_error):
             subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
             for path in (Path(directory, name) for name in sorted(names) if not name.startswith(".")):
                 if stamp := _stamp(path, root):

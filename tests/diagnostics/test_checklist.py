@@ -98,3 +98,11 @@ async def test_local_engine_is_not_asked() -> None:
     await asyncio.sleep(SERVICE_SECONDS)
     assert (await states(checklist))["engine"] == "done"
     assert engine.asked == 0
+
+
+async def test_check_that_fails_is_a_problem() -> None:
+    class OddEngine(Engine):
+        async def probe(self) -> str:
+            raise KeyError("session")
+
+    assert (await states(a_checklist(OddEngine())))["engine"] == "problem"

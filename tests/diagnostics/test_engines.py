@@ -18,7 +18,7 @@ async def test_speech_servers_are_asked(doctor: Doctor) -> None:
     )
     assert found["LOCAL_VOICE"] == (
         "problem",
-        "127.0.0.1:1 unreachable (ConnectError) start it, or correct LOCAL_VOICE",
+        "127.0.0.1:1 unreachable (connection refused) start it, or correct LOCAL_VOICE",
     )
 
 

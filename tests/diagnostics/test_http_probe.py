@@ -38,3 +38,19 @@ async def test_another_service_is_no_gateway(doctor: Doctor) -> None:
     host = url.removeprefix("http://")
     assert found["remem"] == ("problem", f"{host} answers 404: not this service check REMEM_API_URL")
     assert found["xai"][0] == "problem"
+
+
+async def test_page_in_place_of_a_service_is_named(doctor: Doctor) -> None:
+    """A login page or a parked domain answers every path with 200."""
+
+    async def website(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]})
+        await send({"type": "http.response.body", "body": b"<h1>Welcome</h1>"})
+
+    async with serve_on_loopback(website, lifespan="off") as url:
+        code, found = await doctor(REMEM_API_URL=url, XAI_API_KEY="k", XAI_API_URL=url, **NO_MODELS)
+    host = url.removeprefix("http://")
+    assert code == 1
+    for check, address in {"remem": "REMEM_API_URL", "xai": "XAI_API_URL"}.items():
+        text = f"{host} answers without a JSON object: not this service check {address}"
+        assert found[check] == ("problem", text)

@@ -21,5 +21,5 @@ async def test_public_url_leads_to_this_gateway(doctor: Doctor, tmp_path: Path) 
         assert found["PUBLIC_URL"][0] == "warning" and "none runs here to compare" in found["PUBLIC_URL"][1]
     _, found = await doctor(PUBLIC_URL=stage.url, **here)
     assert found["PUBLIC_URL"][1].startswith(
-        f"no gateway at {stage.url} (ConnectError) start the gateway and the tunnel"
+        f"no gateway at {stage.url} (connection refused) start the gateway and the tunnel"
     )

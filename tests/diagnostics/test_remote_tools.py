@@ -35,7 +35,7 @@ async def test_remote_tools_are_listed(doctor: Doctor, tmp_path: Path) -> None:
             "tools of maya: order": ("ok", f"{shop.url.split('/')[2]} answers"),
             "tools of maya: away": (
                 "problem",
-                "127.0.0.1:1 unreachable (ConnectError) start it, or correct http in gateway.toml",
+                "127.0.0.1:1 unreachable (connection refused) start it, or correct http in gateway.toml",
             ),
             f"tools of tom: {host}": ("warning", "has no tool refund use some of: cancel_order, find_order"),
             f"tools of ana: {host}": (

@@ -1,9 +1,12 @@
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from gateway.diagnostics.report import examine
 from gateway.diagnostics.results import CheckState
 from gateway.settings import Settings
+from gateway.simulate.gateway_under_test import serve_on_loopback
+from tests.diagnostics.conftest import NO_MODELS, Doctor
 
 
 async def test_group_without_a_result_is_reported(tmp_path: Path) -> None:
@@ -28,3 +31,18 @@ async def test_group_without_a_result_is_reported(tmp_path: Path) -> None:
     [late] = groups[-1].results
     assert (late.state, late.found) == (CheckState.PROBLEM, "no result within 1 s")
     assert progress[-1] == [] and ["Public address"] in progress
+
+
+async def test_check_that_fails_is_one_problem(doctor: Doctor) -> None:
+    """What a server answers may be anything."""
+
+    async def odd(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"incoming_phone_numbers": [1]}'})
+
+    async with serve_on_loopback(odd, lifespan="off") as url:
+        twilio = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "t", "TWILIO_API_URL": url}
+        code, found = await doctor(PUBLIC_URL="https://127.0.0.1:1", **twilio, **NO_MODELS)
+    todo = "check the addresses in the settings; something else may answer there"
+    assert (code, found["telephony"]) == (1, ("problem", f"could not be checked (AttributeError) {todo}"))
+    assert "DATA_DIR" in found

@@ -6,6 +6,7 @@ from gateway.errors import LlmError, LlmUnavailable
 from gateway.llm.chat import ChatRequest, Finished, TextDelta
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.settings import Secret
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Pace
 from tests.llm.upstreams import (
@@ -84,6 +85,7 @@ async def test_openclaw_may_end_unmarked(llm, upstream):
         (400, "; openclaw agents list shows whether it has the agent main"),
         (401, "; correct OPENCLAW_GATEWAY_TOKEN"),
         (404, "; run there: openclaw config set gateway.http.endpoints.chatCompletions.enabled true"),
+        (405, "; run there: openclaw config set gateway.http.endpoints.chatCompletions.enabled true"),
         (307, "; correct OPENCLAW_GATEWAY_URL"),
         (413, "; openclaw logs shows why"),
         (503, "; openclaw logs shows why"),
@@ -108,7 +110,22 @@ async def test_unreachable_openclaw_is_named_without_secrets():
         await ask(upstream)
     await upstream.close()
     shown = f"openclaw at http://{address}/claw/v1/chat/completions"
-    assert str(raised.value) == f"{shown} can't be reached: ClientConnectorError{_TO_DO}"
+    assert str(raised.value) == f"{shown} can't be reached: connection refused{_TO_DO}"
+
+
+async def test_another_server_in_its_place_is_named():
+    async def website(scope, receive, send):
+        headers = [(b"content-type", b"text/html; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"<h1>Welcome</h1>"})
+
+    async with serve_on_loopback(website, lifespan="off") as url:
+        upstream = OpenClawUpstream(url, "", Secret("test-key"))
+        with pytest.raises(LlmUnavailable) as raised:
+            await ask(upstream)
+        await upstream.close()
+    answered = "answered 200 with text/html, not with a chat completion; correct OPENCLAW_GATEWAY_URL"
+    assert str(raised.value) == f"openclaw at {url}/v1/chat/completions {answered}"
 
 
 @pytest.mark.virtual_time

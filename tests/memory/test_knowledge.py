@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from gateway.errors import StoreUnavailable
 from gateway.memory.embeddings import minilm
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.knowledge import MOST_FILE_BYTES, PASSAGE_CHARACTERS, Knowledge, Passage, passages_of, rendered
+from gateway.memory.knowledge import (
+    MOST_FILE_BYTES,
+    PASSAGE_CHARACTERS,
+    Knowledge,
+    Passage,
+    examine_folder,
+    passages_of,
+    rendered,
+)
 from gateway.memory.stores.documents import NewDocument
 from gateway.memory.stores.sqlite import SqliteStore
 
@@ -436,3 +444,9 @@ def test_passages_are_shown_under_their_titles():
     assert rendered(passages) == "[shop.md > Returns]\nWithin 30 days.\n\n[faq.txt]\nAsk."
     assert rendered(passages, 40) == "[shop.md > Returns]\nWithin 30…"
     assert rendered([]) == ""
+
+
+def test_folder_that_cannot_be_read_is_reported(tmp_path, folder):
+    report = examine_folder("maya", tmp_path / "gone", tmp_path / "knowledge.db")
+    assert (report.files, report.skipped) == (0, {".": "No such file or directory"})
+    assert examine_folder("maya", folder, tmp_path / "knowledge.db").skipped == {}

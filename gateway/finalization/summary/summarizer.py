@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from gateway.agents import Agent, RequestedField
 from gateway.errors import LlmError, LlmRefused, LlmUnavailable
@@ -21,7 +21,7 @@ from gateway.finalization.summary.facts import keep_facts, known_facts_text, wit
 from gateway.finalization.summary.providers import SummaryProvider, summary_provider
 from gateway.finalization.summary.requested_fields import field_instructions
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
-from gateway.llm.accounts import SCRIPT, LlmAccounts, model_address
+from gateway.llm.accounts import SCRIPT, LlmAccounts, ModelAddress, model_address
 from gateway.settings import Secret, is_url
 from gateway.text import person_names, sensitive, spoken_values
 from gateway.text.plain_text import SpokenLine
@@ -208,23 +208,27 @@ def build_summarizer(
     If one provider fails, the others with a key are asked, then the agent's own model. A server that was named has no
     such replacement: calls that stay on the operator's machines must not leave them because it fails.
     """
-    server = {"url": provider, "model": model} if is_url(provider, ("https", "http")) else None
+    addresses = summary_addresses(accounts, provider, model, api_key)
+    may_ask_brain = not is_url(provider, ("https", "http")) and provider not in ("extractive", "openclaw")
+    brains = _brains(accounts, agents, {address.provider for address in addresses}) if may_ask_brain else {}
+    return Summarizer([summary_provider(address) for address in addresses], instructions, brains=brains)
+
+
+def summary_addresses(accounts: LlmAccounts, provider: str, model: str, api_key: Secret | None) -> list[ModelAddress]:
+    """The models that write the summaries of every agent, in order. Raises SettingsError."""
+    where = "SUMMARY_PROVIDER"
+    if is_url(provider, ("https", "http")):
+        server = model_address({"url": provider, "model": model}, accounts, where)
+        return [replace(server, api_key=api_key, setting=where)]
     match provider:
         case "extractive" | "brain":
-            entries: list[str | Mapping[str, Any]] = []
+            entries = []
         case "openclaw":
             entries = [f"openclaw/{model}"]
-        case _ if server is not None:
-            entries = [server]
         case _:
             first, *others = dict.fromkeys([*filter(None, [provider]), *accounts.with_keys]) or [""]
             entries = [f"{first}/{model}", *others] if first else []
-    addresses = [model_address(entry, accounts, "SUMMARY_PROVIDER") for entry in entries]
-    if server is not None:
-        addresses = [replace(address, api_key=api_key) for address in addresses]
-    may_ask_brain = server is None and provider not in ("extractive", "openclaw")
-    brains = _brains(accounts, agents, {address.provider for address in addresses}) if may_ask_brain else {}
-    return Summarizer([summary_provider(address) for address in addresses], instructions, brains=brains)
+    return [model_address(entry, accounts, where) for entry in entries]
 
 
 def _brains(accounts: LlmAccounts, agents: Iterable[Agent], asked: Collection[str]) -> dict[str, list[SummaryProvider]]:
