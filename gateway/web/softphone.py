@@ -230,7 +230,7 @@ class PhonePages:
     async def _call(self, request: Request, session: LoginSession, form: Form) -> Response:
         call = _call_in_form(form)
         placed = await self._softphone.place_call(request, call)
-        return JSONResponse({**placed, "caller_page": f"/callers/{self._guard.params.seal(call.caller)}"}, 201)
+        return JSONResponse({**placed, "session": audit_note().session}, 201)
 
     async def _link(self, request: Request, session: LoginSession, form: Form) -> Response:
         return PlainTextResponse(self._softphone.guest_link(request, _call_in_form(form)), 201)

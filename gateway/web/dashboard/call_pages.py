@@ -3,10 +3,10 @@
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -18,6 +18,7 @@ from gateway.errors import RecordingError, StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
+from gateway.finalization.steps import EXTRACTIVE
 from gateway.history.audit_log import AuditOutcome
 from gateway.history.call_log import events_of_call
 from gateway.history.calls_table import CallsTable, FinishedCall
@@ -27,7 +28,7 @@ from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
 from gateway.memory.summary_parser import read_call
 from gateway.response_time import ResponseTime
-from gateway.session import FAILURES, Consent, VoiceSession
+from gateway.session import FAILURES, Consent, EndReason, TrustLevel, VoiceSession
 from gateway.web.audit import audit_note
 from gateway.web.dashboard import timeline
 from gateway.web.dashboard.html import page_number
@@ -105,6 +106,7 @@ class CallPages:
         drawn, picture, waves = await asyncio.to_thread(_draw, turns, page, functions, call.seconds, recording)
         if drawn:
             turns = timeline.with_starts(turns, drawn)
+        is_reverted = await self._facts.is_reverted(call.session_id)
         changes = await self._reports.changes(call.caller, [call.agent])
         return await self._guard.html(
             "call.html",
@@ -117,15 +119,18 @@ class CallPages:
             turn_count=len(turns),
             page=page,
             turn_pages=pages,
+            notes=timeline.noted(turns, events),
             max_shown=timeline.MAX_SHOWN,
             timeline=drawn,
             responses=[ResponseTime.from_json(one) for one in call.timings if one["first_frame"] is not None],
             picture=picture,
             waves=waves,
+            no_context=_why_no_context(call, events),
             changes=[change for change in changes if change.session_id == call.session_id],
             steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
             problem=job.problem if job else "",
-            reverted=await self._facts.is_reverted(call.session_id),
+            reverted=is_reverted,
+            no_summary=_why_no_summary(call, job, reverted=is_reverted),
             recorded_seconds=recording.seconds if recording else None,
             unreadable=unreadable,
             record_days=self._recordings.retention_days,
@@ -180,6 +185,19 @@ class CallPages:
         )
 
 
+def _why_no_context(call: FinishedCall, events: Sequence[Mapping[str, Any]]) -> str:
+    loaded = [event["outcome"] for event in events if event["event"] == "memory"]
+    match loaded[-1] if loaded else "":
+        case "failed":
+            return "Memory could not be loaded."
+        case "late":
+            return "Memory was not loaded in time."
+        case "off":
+            return "Memory is off."
+    is_trusted = call.receipt.get("tier") != str(TrustLevel.NONE)
+    return "No earlier calls found." if is_trusted else "None: the number was not verified."
+
+
 def _range(header: str, size: int) -> tuple[int, int]:
     """Start and end of the requested range, at most one chunk long; the whole file without a valid header."""
     match = _RANGE.fullmatch(header)
@@ -200,7 +218,7 @@ def _range(header: str, size: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ProcessingStep:
-    """One step of post-call processing. `state` is done, pending or failed."""
+    """One step of post-call processing. `state` is done, pending, failed or skipped."""
 
     name: str
     state: str
@@ -252,17 +270,33 @@ def _seconds_of(page: range, turns: Sequence[SpokenTurn]) -> tuple[float, float]
 def _steps(
     call: FinishedCall, job: FinalizationJob | None, *, archived: bool, has_remote: bool
 ) -> list[ProcessingStep]:
+    not_done = "skipped" if job is None else "failed" if job.problem else "pending"
+
     def step(name: str, is_done: object, details: str = "") -> ProcessingStep:
-        return ProcessingStep(name, "done" if is_done else "failed" if job and job.problem else "pending", details)
+        return ProcessingStep(name, "done" if is_done else not_done, details)
 
     writer = call.summary_by if job is None else job.summary.written_by if job.summary else ""
-    written_by = "no language model" if writer == "extractive" else f"by {writer}" if writer else ""
-    expired = "" if archived or job else "deleted after VOICE_SESSION_RETENTION_DAYS"
+    written_by = "(no language model)" if writer == EXTRACTIVE else f"by {writer}" if writer else ""
+    expired = "" if archived or job else "(deleted since)"
     steps = [
         step("Transcript archived", job is None or job.archived, expired),
-        step("Summary saved", job is None or job.summary, written_by),
-        step("Document stored", job is None or job.document_id),
+        step("Summary saved", writer, written_by),
+        step("Document stored", writer if job is None else job.document_id),
     ]
     if has_remote:
-        steps.append(step("Sent to the remote store", job is None or job.remote_version, job.problem if job else ""))
+        is_sent = writer if job is None else job.remote_version
+        steps.append(step("Sent to the remote store", is_sent, job.problem if job else ""))
     return steps
+
+
+def _why_no_summary(call: FinishedCall, job: FinalizationJob | None, *, reverted: bool) -> str:
+    """Calls of which later ones may not know have none: see VoiceSession.leaves_document."""
+    if reverted:
+        return "Deleted when this call was undone."
+    if job is not None:
+        return "Not written yet."
+    if call.summary_by:
+        return "Deleted, or archived."
+    if call.receipt.get("tier") == str(TrustLevel.NONE):
+        return "None: the number was not verified."
+    return "None: no message was left." if call.outcome == EndReason.VOICEMAIL_REACHED else "None."

@@ -24,6 +24,7 @@ from gateway.memory.facts import labelled
 from gateway.response_time import SLOW_SECONDS
 from gateway.telephony.phone_numbers import readable
 from gateway.text.figures import count, duration, milliseconds
+from gateway.web.dashboard.call_notes import EVENT_WORDS
 
 _STATIC: Final = resources.files("gateway.web.dashboard") / "static"
 _STEPS: Final = ((60, "second"), (3600, "minute"), (86_400, "hour"), (86_400 * 60, "day"))
@@ -59,7 +60,11 @@ class Pages:
             # Jinja's tojson is for scripts and marks its output as safe.
             "json": lambda value: orjson.dumps(value).decode(),
         }
-        self._environment.globals |= {"static": _static_url, "slow_seconds": SLOW_SECONDS}
+        self._environment.globals |= {
+            "static": _static_url,
+            "slow_seconds": SLOW_SECONDS,
+            "event_words": EVENT_WORDS,
+        }
 
     async def render(self, template: str, /, **values: Any) -> str:
         return await asyncio.to_thread(lambda: self._environment.get_template(template).render(values))

@@ -20,6 +20,7 @@ from gateway.response_time import SLOW_SECONDS, ResponseTime
 from gateway.session import Speaker, Turn
 from gateway.text.figures import count, duration, milliseconds
 from gateway.web.dashboard import charts
+from gateway.web.dashboard.call_notes import CallNote, notes_of
 from gateway.web.dashboard.html import percent
 
 DEAD_AIR: Final = 3.0
@@ -38,6 +39,11 @@ _LANES: Final = {"caller": 26.0, "agent": 66.0}
 _LANE_HEIGHT: Final = 26.0
 _MARKS: Final = 112.0
 _HEIGHT: Final = 128.0
+_LETTER: Final = 6.6
+"""The width of a letter of a label, or a little more."""
+_TICKS: Final = 8
+_TICK_SECONDS: Final = (*(1, 2, 5, 10, 15, 30), *(60, 120, 300, 600, 900, 1800), *(3600, 7200))
+"""Distances of ticks that people count in."""
 
 Who = Literal["caller", "agent"]
 
@@ -187,11 +193,9 @@ def logged_turns(events: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
 
 
 def functions_of(events: Sequence[Mapping[str, Any]]) -> list[FunctionUse]:
-    start = _answered_at(events)
     found = []
-    for event in events:
+    for event, end in zip(events, _seconds_after_answer(events), strict=True):
         if event["event"] == "function_finished":
-            end = max((datetime.fromisoformat(event["at"]) - start).total_seconds(), 0.0)
             label = event["function"] if event.get("ok", True) else f"{event['function']} failed"
             if label == "end_call":
                 label = "Agent ended the call"
@@ -239,6 +243,20 @@ def with_timings(turns: Sequence[SpokenTurn], timings: Sequence[Mapping[str, Any
         response = ResponseTime.from_json(timing) if timing and timing["first_frame"] is not None else None
         shown.append(replace(turn, response=response))
     return shown
+
+
+def noted(turns: Sequence[SpokenTurn], events: Sequence[Mapping[str, Any]]) -> dict[int, list[CallNote]]:
+    """By the place of the turn that follows, what happened; after the last turn, by the number of turns."""
+    found: dict[int, list[CallNote]] = {}
+    for note in notes_of(events, _seconds_after_answer(events)):
+        later = (place for place, turn in enumerate(turns) if turn.at is not None and turn.at > note.at)
+        found.setdefault(next(later, len(turns)), []).append(note)
+    return found
+
+
+def _seconds_after_answer(events: Sequence[Mapping[str, Any]]) -> list[float]:
+    start = _answered_at(events)
+    return [max((datetime.fromisoformat(event["at"]) - start).total_seconds(), 0.0) for event in events]
 
 
 def _answered_at(events: Sequence[Mapping[str, Any]]) -> datetime:
@@ -329,10 +347,11 @@ def picture(timeline: Timeline, detailed: tuple[float, float] = (-math.inf, math
         return _LEFT + at * scale
 
     drawn = []
-    for at in charts.ticks(timeline.seconds, 8):
-        if at <= timeline.seconds and at == int(at):  # labels are whole seconds
-            drawn.append(charts.line(x(at), 18, x(at), _LANES["agent"] + 34))
-            drawn.append(charts.text(x(at), 12, duration(at), "tick", "middle"))
+    for at in _ticks(timeline.seconds):
+        drawn.append(charts.line(x(at), 18, x(at), _LANES["agent"] + 34))
+        label = duration(at)
+        fits = x(at) + _LETTER * len(label) / 2 <= _WIDTH
+        drawn.append(charts.text(x(at), 12, label, "tick", "middle" if fits else "end"))
     drawn += _outlines(timeline, detailed, x)
     for silence in timeline.silences:
         if not since <= silence.start < before:
@@ -345,19 +364,32 @@ def picture(timeline: Timeline, detailed: tuple[float, float] = (-math.inf, math
         drawn.append(charts.line(_LEFT, middle, _WIDTH - 8, middle, "lane-line"))
     spans = [span for span in timeline.spans if since <= span.start < before]
     drawn += [_span(span, x(span.start), (span.end - span.start) * scale) for span in spans]
-    waits = [wait for wait in timeline.waits if since <= wait.end < before]
-    drawn += [_wait(wait, max(x(wait.end - wait.seconds), _LEFT), x(wait.end)) for wait in waits]
-    for use in timeline.functions:
-        if not since <= use.start < before:
-            continue
-        width = max((use.end - use.start) * scale, 8)
-        mark = charts.box(x(use.start), _MARKS - 6, width, 12, "function", round_=6)
-        label = charts.text(x(use.start) + width + 4, _MARKS + 4, use.label, "mark")
-        drawn.append(charts.element("g", mark, label, _tip(use, use.label)))
+    drawn += _waits([wait for wait in timeline.waits if since <= wait.end < before], x)
+    drawn += _functions([use for use in timeline.functions if since <= use.start < before], x)
     drawn += [_interruption(span.end, x(span.end)) for span in spans if span.cut]
     drawn.append(charts.line(_LEFT, 14, _LEFT, _LANES["agent"] + 36, "cursor"))
     height = _HEIGHT if timeline.functions else _MARKS - 6
     return charts.picture(_WIDTH, height, timeline.description, *drawn, class_="timeline")
+
+
+def _ticks(seconds: float) -> range:
+    step = next((step for step in _TICK_SECONDS if step * _TICKS >= seconds), 4 * _TICK_SECONDS[-1])
+    return range(0, math.floor(seconds) + 1, step)
+
+
+class _Labels:
+    """The places in a line that have something in them. A label without room is left out: each has a tooltip too."""
+
+    def __init__(self, taken: Iterable[tuple[float, float]] = ()) -> None:
+        self._taken = list(taken)
+
+    def has_room(self, left: float, words: str) -> bool:
+        """Takes the room, if there is any."""
+        right = left + _LETTER * len(words)
+        is_free = right <= _WIDTH and all(right <= start or end <= left for start, end in self._taken)
+        if is_free:
+            self._taken.append((left, right))
+        return is_free
 
 
 def _outlines(timeline: Timeline, detailed: tuple[float, float], x: Callable[[float], float]) -> Iterator[Markup]:
@@ -399,16 +431,30 @@ def _span(span: Span, x: float, width: float) -> Markup:
     return charts.element("g", shape, tip, class_="span", data_at=f"{span.start:.2f}")
 
 
-def _wait(wait: Wait, left: float, right: float) -> Markup:
-    """A line from the caller's lane to the agent's, with the response time."""
-    slow = " slow" if wait.seconds >= SLOW_SECONDS else ""
+def _waits(waits: Sequence[Wait], x: Callable[[float], float]) -> Iterator[Markup]:
+    """Lines from the caller's lane to the agent's, with the response time; where there is no room, of the longest."""
+    labels = _Labels()
     top, bottom = _LANES["caller"] + _LANE_HEIGHT, _LANES["agent"]
-    corners = [(left, top), (right, bottom), (right, bottom + 2), (left, top + 2)]
-    bridge = charts.path(corners, f"wait{slow}", closed=True)
-    words = charts.text((left + right) / 2 + 6, (top + bottom) / 2 + 1, wait.label, f"wait-label{slow}")
-    note = wait.response.counted_from.note
-    tip = f"{duration(wait.end)}: response time {milliseconds(wait.seconds)}{note and f', {note}'}"
-    return charts.element("g", bridge, words, charts.element("title", tip))
+    for wait in sorted(waits, key=lambda wait: wait.seconds, reverse=True):
+        left, right = max(x(wait.end - wait.seconds), _LEFT), x(wait.end)
+        slow = " slow" if wait.seconds >= SLOW_SECONDS else ""
+        corners = [(left, top), (right, bottom), (right, bottom + 2), (left, top + 2)]
+        shapes = [charts.path(corners, f"wait{slow}", closed=True)]
+        if labels.has_room(middle := (left + right) / 2 + 6, wait.label):
+            shapes.append(charts.text(middle, (top + bottom) / 2 + 1, wait.label, f"wait-label{slow}"))
+        note = wait.response.counted_from.note
+        tip = f"{duration(wait.end)}: response time {milliseconds(wait.seconds)}{note and f', {note}'}"
+        yield charts.element("g", *shapes, charts.element("title", tip))
+
+
+def _functions(functions: Sequence[Stretch], x: Callable[[float], float]) -> Iterator[Markup]:
+    edges = [(x(use.start), max(x(use.end), x(use.start) + 8)) for use in functions]
+    labels = _Labels(edges)
+    for use, (left, right) in zip(functions, edges, strict=True):
+        shapes = [charts.box(left, _MARKS - 6, right - left, 12, "function", round_=6)]
+        if labels.has_room(right + 4, use.label):
+            shapes.append(charts.text(right + 4, _MARKS + 4, use.label, "mark"))
+        yield charts.element("g", *shapes, _tip(use, use.label))
 
 
 def _interruption(at: float, x: float) -> Markup:

@@ -1,18 +1,21 @@
 """The page of a call, as a person with a browser finds it."""
 
+import contextlib
 import re
 import wave
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
+import orjson
 import pytest
 from cryptography.fernet import Fernet
 
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.finalization.summary.call_summary import CallSummary
+from gateway.history.call_log import FILE_NAME, Cursor, open_call_log
 from gateway.history.calls_table import CallsTable
 from gateway.response_time import ResponseTime
-from gateway.session import Consent, Speaker, Turn
+from gateway.session import Consent, EndReason, Speaker, Turn
 from tests.calls.aftermath import a_session
 from tests.web.conftest import Visitor
 from tests.web.dashboard.examples import keep
@@ -63,6 +66,46 @@ async def test_old_call_says_what_is_gone(visitor: Visitor):
     await CallsTable(visitor.store).write(session, document_id="", summary_by="test")
     page = await visitor.page(f"/calls/{session.uuid}")
     assert "The transcript has expired" in page and "840 ms" in page
+
+
+async def test_call_of_which_later_ones_may_not_know_says_so(visitor: Visitor):
+    """Its transcript is archived, and nothing else will be written."""
+    untrusted = a_session(receipt={"tier": "none", "items": [], "block": ""})
+    unheard = a_session(end_reason=EndReason.VOICEMAIL_REACHED)
+    for session, why in ((untrusted, "None: the number was not verified."), (unheard, "None: no message was left.")):
+        await CallsTable(visitor.store).write(session, document_id="", summary_by="")
+        page = await visitor.page(f"/calls/{session.uuid}")
+        assert why in page and "Not written yet" not in page and "/revert" not in page
+        assert re.findall(r'class="state">(\w+)<', page) == ["done", "skipped", "skipped"]
+
+
+async def test_call_says_what_went_wrong_and_when(visitor: Visitor):
+    """Between the turns, and after the last one."""
+    session = a_session(started_at=datetime.now(UTC) - timedelta(minutes=9))
+    await CallsTable(visitor.store).write(session, document_id="", summary_by="")
+    turn = {"event": "turn", "speaker": "agent", "text": "Hello.", "answer": 1}
+    lost = {"event": "engine_lost", "engine": "deepgram", "reason": "timeout"}
+    events = [
+        (0, {"event": "answered", "attempt": 0}),
+        (1, {"event": "memory", "facts": 0, "calls": 0, "tier": "everything", "seconds": 0.1, "outcome": "failed"}),
+        (2, lost),
+        (3, {"event": "engine_back", "engine": "openai"}),
+        (4, turn),
+        (65, {"event": "media_lost", "reason": "media stream lost"}),
+    ]
+    with contextlib.closing(open_call_log(visitor.folder / "data" / FILE_NAME)) as log, log:
+        for number, (after, event) in enumerate(events, Cursor.now().position):
+            at = (session.started_at + timedelta(seconds=after)).isoformat()
+            row = (session.id, session.caller, "maya", number, orjson.dumps({**event, "at": at}).decode())
+            log.execute("INSERT INTO entries (session, caller, agent, position, entry) VALUES (?, ?, ?, ?, ?)", row)
+    page = await visitor.page(f"/calls/{session.uuid}")
+    transcript = page.partition('<ol class="turns"')[2].partition("</ol>")[0]
+    shown = re.sub(r"<[^>]+>|\s+", " ", transcript)
+    assert " ".join(shown.partition(">")[2].split()) == (
+        "0:01 Memory could not be loaded 0:02 Voice engine lost: deepgram, timeout 0:03 openai took over"
+        " Agent 0:04 Hello. 1:05 Media stream lost"
+    )
+    assert "Memory could not be loaded." in page and "No earlier calls found." not in page
 
 
 @pytest.mark.parametrize("words", HOSTILE)

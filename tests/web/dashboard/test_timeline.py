@@ -1,16 +1,21 @@
 """Who spoke when, estimated from words and measured in a recording."""
 
+import re
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from gateway.response_time import CountedFrom, ResponseTime
 from gateway.web.dashboard.timeline import (
     FunctionUse,
     SpokenTurn,
     Stretch,
+    Timeline,
     Wait,
     archived_turns,
     functions_of,
     logged_turns,
+    noted,
     of_turns,
     picture,
     with_functions,
@@ -103,6 +108,28 @@ def test_short_call_has_no_label_twice():
     assert drawn.count(">0:00</text>") == 1
 
 
+@pytest.mark.parametrize(
+    "seconds, expected",
+    [
+        (36, ["0:00", "0:05", "0:10", "0:15", "0:20", "0:25", "0:30", "0:35"]),
+        (366, ["0:00", "1:00", "2:00", "3:00", "4:00", "5:00", "6:00"]),
+        (4200, ["0:00", "10:00", "20:00", "30:00", "40:00", "50:00", "1:00:00", "1:10:00"]),
+    ],
+)
+def test_ticks_are_whole_minutes(seconds: float, expected: list[str]):
+    assert re.findall(r'class="tick"[^>]*>([^<]+)<', picture(of_turns([], seconds))) == expected
+
+
+def test_labels_do_not_overlap():
+    """Of close response times the longest has a label, and each function that has room; all have a tooltip."""
+    waits = [Wait(10.0 + place, ResponseTime(first_frame=seconds)) for place, seconds in enumerate((0.5, 2.5, 0.6))]
+    functions = [Stretch(20, 21, "find_part"), Stretch(22, 23, "reserve_part"), Stretch(99, 100, "end")]
+    drawn = picture(Timeline(100.0, (), [*waits, Wait(90.0, ResponseTime(first_frame=0.7))], functions))
+    assert re.findall(r'class="wait-label[^>]*>([^<]+)<', drawn) == ["2.50 s", "700 ms"]
+    assert re.findall(r'class="mark"[^>]*>([^<]+)<', drawn) == ["reserve_part"]
+    assert drawn.count(": response time ") == 4 and drawn.count("<title>0:20: find_part, 1.00 s</title>") == 1
+
+
 def test_empty_call_can_be_drawn():
     assert "no interruptions" in picture(of_turns([], 0.0))
 
@@ -171,3 +198,10 @@ def test_answer_has_the_functions_before_it():
 
 def test_call_without_events_has_no_turns():
     assert logged_turns([]) == [] and functions_of([]) == []
+
+
+def test_events_are_noted_before_the_turn_that_followed():
+    turns = logged_turns(EVENTS)
+    lost = [event("engine_lost", after, engine="deepgram", reason=f"{after}") for after in (3.5, 9.0)]
+    notes = noted(turns, [*EVENTS, *lost])
+    assert {place: [note.at for note in found] for place, found in notes.items()} == {1: [3.5], 2: [9.0]}

@@ -90,13 +90,16 @@ function closeCard(card, event) {
   recount();
 }
 
-function linkToCall(card) {
-  const item = make("li", "event", "");
-  const page = make("a", "", "Summary saved: open the call");
-  page.href = `/calls/${card.dataset.session}`;
-  item.append(page);
-  transcript(card).append(item);
+// The page's clock may differ from the server's.
+const ahead = Date.now() - shownAt;
+function tick() {
+  for (const card of cards.querySelectorAll("article:not(.over)")) {
+    const since = card.querySelector(".since time")?.dateTime;
+    if (since) card.querySelector(".elapsed").textContent = ` · ${clock(Math.max(Date.now() - ahead - Date.parse(since), 0) / 1000)}`;
+  }
 }
+tick();
+setInterval(tick, 1000);
 
 const handlers = {
   dialling: (event) => setState(openCard(event), "dialling"),
@@ -109,8 +112,16 @@ const handlers = {
   interruption: (event) => transcript(openCard(event)).interrupted(event),
   function_called: (event) => transcript(openCard(event)).functionCalled(event),
   function_finished: (event) => transcript(openCard(event)).functionFinished(event),
-  engine_lost: (event) => setState(openCard(event), "voice engine lost", true),
-  engine_back: (event) => setState(openCard(event), "live"),
+  engine_lost: (event) => {
+    const card = openCard(event);
+    setState(card, "voice engine lost", true);
+    transcript(card).note(`Voice engine lost: ${event.engine}`);
+  },
+  engine_back: (event) => {
+    const card = openCard(event);
+    setState(card, "live");
+    transcript(card).note(`${event.engine} connected`);
+  },
   media_lost: (event) => setState(openCard(event), "media stream lost", true),
   voicemail: (event) => transcript(openCard(event)).note(`Voicemail ${event.state}`),
   error: (event) => transcript(openCard(event)).problem(event),
@@ -119,7 +130,7 @@ const handlers = {
     if (card) closeCard(card, event);
     else if (unseen) { unseen -= 1; recount(); }
   },
-  summary: (event) => { const card = cardOf(event.session); if (card) linkToCall(card); },
+  summary: (event) => { const card = cardOf(event.session); if (card) transcript(card).link("Summary saved: open the call", `/calls/${card.dataset.session}`); },
 };
 
 const source = new EventSource(`/live/events?levels=1&since=${encodeURIComponent(cards.dataset.cursor)}`);

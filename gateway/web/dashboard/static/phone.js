@@ -10,7 +10,7 @@ if (guestToken) history.replaceState(null, "", location.pathname);
 
 const KEYS = { 1: [697, 1209], 2: [697, 1336], 3: [697, 1477], 4: [770, 1209], 5: [770, 1336], 6: [770, 1477], 7: [852, 1209], 8: [852, 1336], 9: [852, 1477], "*": [941, 1209], 0: [941, 1336], "#": [941, 1477] };
 
-async function showMemory(watchToken, heading) {
+async function showMemory(watchToken, heading, nothing) {
   const response = await fetch("/phone/memory", { headers: { Authorization: `Bearer ${watchToken}` }, cache: "no-store" });
   if (!response.ok) return;
   const { facts, calls } = await response.json();
@@ -25,6 +25,7 @@ async function showMemory(watchToken, heading) {
     list.append(item);
   }
   part("memory-empty").hidden = facts.length + calls.length > 0;
+  part("memory-empty").textContent = nothing;
 }
 
 // One call, from the click to its post-call processing.
@@ -32,6 +33,7 @@ class Call {
   constructor() {
     // Read now: form fields are disabled during the call.
     this.request = guestToken === null ? new URLSearchParams(new FormData(part("who"))) : new URLSearchParams({ pass: guestToken });
+    this.nothing = this.request.get("withheld") ? "Nothing is remembered of a hidden number." : "Nothing yet.";
     this.following = new AbortController();
     this.responseTimes = []; // in seconds
     this.ended = false;
@@ -100,7 +102,7 @@ class Call {
         break;
       case "memory":
         transcript.memory(event);
-        showMemory(this.placed.watch, `What ${clean(event.agent)} remembers`);
+        showMemory(this.placed.watch, `What ${clean(event.agent)} remembers`, this.nothing);
         break;
       case "turn": transcript.turn(event); this.timed(event); break;
       case "answer_started": transcript.timed(event); this.timed(event); break;
@@ -114,8 +116,9 @@ class Call {
         if (call === this && !part("status").classList.contains("bad")) part("status").textContent = `Call ended: ${clean(event.reason)}.`;
         break;
       case "finished":
-        showMemory(this.placed.watch, "What the agent remembers now");
+        showMemory(this.placed.watch, "What the agent remembers now", this.nothing);
         transcript.note("Call processed. Call again to hear what the agent remembers.");
+        if (guestToken === null) transcript.link("Open the call", `/calls/${this.placed.session.replace("voice-session:", "")}`);
         this.following.abort();
         break;
       default:
@@ -177,6 +180,11 @@ async function startCall(event) {
   }
 }
 
+// The name of the number to call as, if it is one of the suggested ones.
+part("who")?.caller.addEventListener("input", ({ target }) => {
+  const number = target.value.replace(/[^+\d]/g, "");
+  part("caller-name").textContent = [...target.list.options].find((option) => option.value === number)?.text || "";
+});
 part("who")?.addEventListener("submit", startCall);
 if (!part("who")) part("call").addEventListener("click", startCall);
 part("hang-up").addEventListener("click", () => call?.hangUp());

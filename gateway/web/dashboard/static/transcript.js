@@ -15,30 +15,13 @@ function make(name, className, text) {
   return element;
 }
 
-// Why the agent was given nothing, where it is not for want of earlier calls.
-const NO_MEMORY = { late: "Memory is not loaded yet", failed: "Memory could not be loaded", off: "Memory is off" };
-
-// Problems of a call, by the fixed phrase of the event, and those codes of voice engines that say little to a person.
-const PROBLEMS = {
-  "engine warned": "Voice engine warning",
-  "engine failed": "The voice engine failed",
-  "voice engine gone": "The voice engine is unavailable",
-  "call could not be hung up": "The carrier did not end the call",
-  "call could not be transferred": "The call was not transferred",
-};
-const CODES = {
-  ANSWERED_IN_TEXT: "it answered in text instead of speech",
-  TRANSCRIPTION_FAILED: "it could not transcribe the caller",
-  THINK_REQUEST_FAILED: "the language model failed",
-  SLOW_THINK_REQUEST: "the language model is slow",
-  INCOMPLETE_MAX_OUTPUT_TOKENS: "the answer reached its length limit",
-  INCOMPLETE_CONTENT_FILTER: "its content filter stopped the answer",
-};
+// The words of call_notes.py: for problems, for codes of voice engines, for an agent without memory.
+const WORDS = JSON.parse(document.querySelector("[data-event-words]").dataset.eventWords);
 function problemText({ what, reason }) {
   if (what === "call failed") return "The call failed. See the log for details.";
   const isCode = /^[A-Za-z0-9]+([_.][A-Za-z0-9]+)+$/.test(reason);
-  const words = CODES[reason] || (isCode ? reason.replace(/[_.]/g, " ").toLowerCase() : reason);
-  return [PROBLEMS[what] || what, words].filter(Boolean).join(": ");
+  const words = WORDS.codes[reason] || (isCode ? reason.replace(/[_.]/g, " ").toLowerCase() : reason);
+  return [WORDS.problems[what] || what, words].filter(Boolean).join(": ");
 }
 
 // The gateway's figure for one answer: from the caller's last voiced frame, or from elsewhere if none was found.
@@ -65,6 +48,14 @@ class Transcript {
   }
 
   note(text) { this.append(make("li", "event", text)); }
+
+  link(text, address) {
+    const item = make("li", "event", "");
+    const link = make("a", "", text);
+    link.href = address;
+    item.append(link);
+    this.append(item);
+  }
 
   problem(event) { this.note(problemText(event)); }
 
@@ -106,7 +97,7 @@ class Transcript {
   memory(event) {
     if (event.facts || event.calls) this.note(`Memory loaded: ${many(event.facts, "fact")}, ${many(event.calls, "earlier call")}`);
     else if (event.tier === "none") this.note("No access to memory");
-    else this.note(NO_MEMORY[event.outcome] || "No earlier calls found");
+    else this.note(WORDS.no_memory[event.outcome] || "No earlier calls found");
   }
 
   functionCalled(event) { if (event.function !== "end_call") this.note(`Calling ${event.function}`); }
