@@ -31,6 +31,10 @@ _ANSWER_OPENING: Final = re.compile(
     r"|bien sur|c'est)[,.]? )+",
     re.IGNORECASE,
 )
+_SPELLED: Final = re.compile(
+    r"(?<![\w'’])(?:(?:[^\W\d_a-z][ -]){2,}[^\W\d_a-z]|([a-z])[ -](?!\1)(?:[a-z][ -]){2,}[a-z])(?![\w'’])"
+)
+"""Three letters or more. "I I I" and small letters are often a false start, so that four of those are needed."""
 _CONTRACTIONS: Final = ("'s", "'d", "'ll", "'ve", "'re", "'m", "n't")
 _ALIKE: Final = 0.55
 _UNLIKE: Final = 0.4
@@ -159,9 +163,19 @@ def resolve(known: str, given: str, *, is_relative: bool = False) -> str:
 
 
 def spelled_name(text: str) -> str:
-    """A name that was spelled letter by letter ("T H A N D I", "B-Y-R-N-E"); empty if none was."""
-    match = re.search(r"(?<![\w'’])(?:[^\W\d_a-z][ -]){2,}[^\W\d_a-z](?![\w'’])", text)
+    """A name that was spelled letter by letter ("T H A N D I", "B-Y-R-N-E", "b y r n e"); empty if none was."""
+    match = _SPELLED.search(text)
     return re.sub(r"[ -]", "", match.group()).capitalize() if match else ""
+
+
+def without_spelling(text: str) -> str:
+    """The text without a name that is spelled letter by letter."""
+    return " ".join(_SPELLED.sub("", text).split())
+
+
+def is_no_name(name: PersonName) -> bool:
+    """Whether this is a word for a role, such as "customer", or another word that is no name."""
+    return set(name.words) <= _data().not_names
 
 
 def compare(known: PersonName, given: PersonName) -> NameMatch:
@@ -257,8 +271,10 @@ def _name_words(text: str, *, has_capitals: bool, is_sure: bool = False) -> list
             break
         elif folded.endswith(_CONTRACTIONS):  # "this is Derek's daughter", "We'd like"
             break
-        elif not (is_sure or found or data.is_known(folded)) and folded.endswith(_ORIGINS) and len(folded) > 4:
+        elif not (is_sure or found or data.is_known(folded)) and _is_other_word(word, folded):
             break
+        elif found and folded == fold(found[-1]) and not word[:1].isupper():
+            continue  # "this is robert robert kim"
         elif (
             word[:1].isupper()
             or not has_capitals
@@ -270,6 +286,11 @@ def _name_words(text: str, *, has_capitals: bool, is_sure: bool = False) -> list
     while found and fold(found[-1]) in _PARTICLES and not (len(found) == 1 and found[0][:1].isupper()):
         found.pop()
     return found
+
+
+def _is_other_word(word: str, folded: str) -> bool:
+    """Whether a word after "I'm" is a nationality, or says what the caller does: "i'm coming by car"."""
+    return len(folded) > 4 and (folded.endswith(_ORIGINS) or folded.endswith("ing") and word.islower())
 
 
 def _corrected(text: str, found: tuple[int, PersonName]) -> PersonName:

@@ -8,9 +8,11 @@ from gateway.text.person_names import (
     answered_name,
     compare,
     introduced_name,
+    is_no_name,
     relation_to_known,
     resolve,
     spelled_name,
+    without_spelling,
 )
 
 
@@ -139,7 +141,18 @@ def test_mentioned_relatives_are_not_on_the_line(text):
 def test_spelled_letters_are_a_name():
     assert spelled_name("That's T H A N D I. I prefer the blue yarn.") == "Thandi"
     assert spelled_name("B-Y-R-N-E") == "Byrne"
+    assert spelled_name("it's ingrid solberg s o l b e r g") == "Solberg"
     assert spelled_name("I need a taxi.") == ""
+    assert spelled_name("i i i need a taxi") == ""
+
+
+def test_name_is_what_is_left_without_its_spelling():
+    assert without_spelling("hannah okafor o k a f o r") == "hannah okafor"
+
+
+def test_roles_are_no_names():
+    assert is_no_name(PersonName.parse("the customer"))
+    assert not is_no_name(PersonName.parse("Customer Ana"))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +202,11 @@ def test_short_answer_is_a_name(text, name):
         ("Soy la hija de Luis, Carla.", "Carla"),
         ("Mon conseiller chez vous, c'est Monsieur Garnier.", ""),
         ("I'm Australian.", ""),
+        ("no i'm coming by car", ""),
+        ("hi i'm irving", ""),
+        ("my name is irving", "irving"),
+        ("this is robert robert kim", "robert kim"),
+        ("My name is admin", ""),
     ],
 )
 def test_name_in_an_introduction(text, name):

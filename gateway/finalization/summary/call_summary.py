@@ -20,6 +20,7 @@ from gateway.finalization.summary.requested_fields import field_schema, parse_fi
 from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
 from gateway.memory.facts import CallerFact
 from gateway.memory.pinned_topics import TopicNote
+from gateway.text.person_names import PersonName, introduced_name, is_no_name
 from gateway.text.plain_text import SpokenLine, plain, trimmed
 from gateway.text.redaction import redact
 from gateway.text.sensitive import without_sensitive
@@ -67,6 +68,7 @@ _NOTHING: Final = re.compile(
     re.IGNORECASE,
 )
 _MAX_JSON_STARTS: Final = 50
+_TRAILING_COMMA: Final = re.compile(r",(?=\s*[}\]])")
 NO_FIELDS: Final[Mapping[str, RequestedField]] = MappingProxyType({})
 _LEFT_OUT: Final = "[{} lines left out here]"
 
@@ -158,17 +160,31 @@ def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
 
 
 def parse_answer(text: str, written_by: str, fields: Mapping[str, RequestedField] = NO_FIELDS) -> CallSummary:
-    """Parse a model's answer: JSON, JSON within text, or Markdown with our headings. Raises LlmRefused."""
-    answer = next(filter(None, map(_known, _json_objects(text))), None) or _markdown_fields(text)
-    if not answer:
+    """
+    Parse a model's answer: JSON, JSON within text, or Markdown with our headings. Raises LlmRefused.
+
+    Of several summaries the last one counts that is not empty: before it are drafts and examples.
+    """
+    answers = list(_summaries(text)) or list(_summaries(_TRAILING_COMMA.sub("", text)))
+    answers = answers or list(filter(None, [_markdown_fields(text)]))
+    if not answers:
         raise LlmRefused("the answer holds no summary")
     try:
-        summary = _summary_of(answer, written_by, fields)
+        summaries = [_summary_of(answer, written_by, fields) for answer in answers]
     except RecursionError:
         raise LlmRefused("the answer is nested too deep") from None
-    if not (summary.has_notes or summary.caller_facts or summary.running_topics):
+    told = [one for one in summaries if one.has_notes or one.caller_facts or one.running_topics]
+    if not told:
         raise EmptySummary("the answer is an empty summary")
-    return summary
+    return told[-1]
+
+
+def callers_name(name: str, lines: Sequence[SpokenLine]) -> str:
+    """The name in a model's answer; empty if it is a role such as "customer", or the one that the agent goes by."""
+    given = PersonName.parse(name)
+    introduced = {(line.speaker, found.words) for line in lines if (found := introduced_name(line.text))}
+    is_agents = ("agent", given.words) in introduced and ("caller", given.words) not in introduced
+    return "" if is_agents or is_no_name(given) else name
 
 
 def _summary_of(answer: Mapping[str, Any], written_by: str, fields: Mapping[str, RequestedField]) -> CallSummary:
@@ -197,17 +213,23 @@ def _fitting(lines: Sequence[str], room: int) -> list[str]:
     return kept or [trimmed(line, room) for line in lines[:1] if room > 1]
 
 
-def _json_objects(text: str) -> Iterator[dict[str, Any]]:
+def _summaries(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects with our fields, also within other objects."""
     decoder = json.JSONDecoder()
     start = text.find("{")
     for _ in range(_MAX_JSON_STARTS):
         if start < 0:
             return
+        after = start + 1
         try:
-            yield decoder.raw_decode(text, start)[0]
+            pairs, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             pass  # text with a brace in it, or truncated JSON
-        start = text.find("{", start + 1)
+        else:
+            if known := _known(pairs):
+                yield known
+                after = end
+        start = text.find("{", after)
 
 
 def _known(pairs: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,15 @@ from gateway.finalization.summary.call_summary import (
 )
 from gateway.finalization.summary.outcomes import CallOutcome, Statement, find_outcome
 from gateway.finalization.summary.topics import KnownTopic
-from gateway.text.person_names import PersonName, answered_name, are_alike, fold, introduced_name, spelled_name
+from gateway.text.person_names import (
+    PersonName,
+    answered_name,
+    are_alike,
+    fold,
+    introduced_name,
+    spelled_name,
+    without_spelling,
+)
 from gateway.text.plain_text import SpokenLine, trimmed
 from gateway.text.sensitive import sentences
 from gateway.text.spoken_values import OutcomeLanguage, spoken_language
@@ -164,8 +172,8 @@ def _caller_name(lines: Sequence[SpokenLine], language: OutcomeLanguage) -> str:
 
 def _asked_name(text: str, question: str, found: str, language: OutcomeLanguage) -> PersonName | None:
     """The name in an answer. A first name that is asked for separately joins the surname."""
-    clauses = _CLAUSE_END.split(language.cue("name_lead").sub("", text))[:2]
-    names = [answered_name(one, is_sure=True) for one in clauses if not spelled_name(one)]
+    clauses = _CLAUSE_END.split(language.cue("name_lead").sub("", without_spelling(text)))[:2]
+    names = [answered_name(one, is_sure=True) for one in clauses]
     name = max(filter(None, names), key=lambda one: len(one.words), default=None)
     if name and len(name.words) > 2 and name.words[0] == name.words[-1]:  # "Bond, James Bond"
         name = PersonName.parse(" ".join(name.text.split()[1:]))

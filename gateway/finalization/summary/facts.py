@@ -58,6 +58,12 @@ _TYPES: Final[dict[str, FactType]] = {
     "contact": "identifier",
     "recurring need": "need",
 }
+_TYPE_VERBS: Final[dict[FactType, tuple[str, ...]]] = {
+    "preference": ("prefers", "likes", "loves", "dislikes", "hates", "wants", "wishes"),
+    "constraint": ("can't", "cannot", "doesn't", "won't", "isn't"),
+    "need": ("needs", "requires"),
+    "commitment": ("will", "promised", "promises", "agreed"),
+}
 _RELATIONS: Final[dict[str, FactRelation]] = {name: name for name in get_args(FactRelation)}
 _SUBJECT: Final = re.compile(r"(?:(?:the )?(?:caller|customer|client|user)(?:['’]s)?|he|she) +", re.IGNORECASE)
 
@@ -73,7 +79,7 @@ _LEAST_STATEMENT: Final = 2
 
 def parse_facts(value: Any) -> tuple[CallerFact, ...]:
     """The facts in a model's answer, whatever its shape."""
-    entries = value if isinstance(value, list) else [value]
+    entries = [{"text": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else [value]
     facts = (_fact(entry) for entry in entries[:_MOST_READ] if isinstance(entry, dict))
     return tuple(fact for fact in facts if fact is not None)
 
@@ -81,7 +87,8 @@ def parse_facts(value: Any) -> tuple[CallerFact, ...]:
 def _fact(entry: Mapping[str, Any]) -> CallerFact | None:
     given = {str(key).strip().lower(): value for key, value in entry.items()}
     parts = {part: next((given[key] for key in keys if key in given), None) for part, keys in _KEYS.items()}
-    text, type_ = _sentence(parts["text"]), _type(parts["type"])
+    text = _sentence(parts["text"])
+    type_ = _type(parts["type"]) if parts["type"] else _likely_type(text)
     if not 0 < len(text) <= MAX_FACT_CHARACTERS or type_ is None:
         return None
     relation = _RELATIONS.get(str(parts["relation"]), "new")
@@ -114,6 +121,12 @@ def _sentence(value: Any) -> str:
 def _type(value: Any) -> FactType | None:
     name = value.strip().lower().replace("_", " ") if isinstance(value, str) else ""
     return _TYPES.get(name) or _TYPES.get(name.removesuffix("s"))
+
+
+def _likely_type(text: str) -> FactType:
+    """The type of a fact that a model gave none, by its first word."""
+    verb = text.partition(" ")[0].casefold()
+    return next((type_ for type_, verbs in _TYPE_VERBS.items() if verb in verbs), "identity")
 
 
 def _confidence(value: Any) -> float:
@@ -160,7 +173,8 @@ def keep_facts(
     """
     The facts to store, at most five, in their order.
 
-    A fact must be based on a line that the caller spoke. `recited` is what the prompt contained about the caller when
+    A fact must be based on a line that the caller spoke; where a model named no line, on one with most of its words.
+    `recited` is what the prompt contained about the caller when
     the call began: a fact that consists of such words, spoken by the agent alone, is not new.
     """
     echo = _Echo.of(lines, recited)
@@ -259,8 +273,19 @@ def _rests_on_sensitive(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
 
 def _on_lines(fact: CallerFact, lines: Sequence[SpokenLine]) -> CallerFact | None:
     """The fact with only its existing lines; None if the caller spoke none of them."""
-    turns = tuple(turn for turn in fact.turns if 0 <= turn < len(lines))
+    turns = tuple(turn for turn in fact.turns if 0 <= turn < len(lines)) if fact.turns else _lines_saying(fact, lines)
     return replace(fact, turns=turns) if any(lines[turn].speaker == "caller" for turn in turns) else None
+
+
+def _lines_saying(fact: CallerFact, lines: Sequence[SpokenLine]) -> tuple[int, ...]:
+    """The caller's lines with more than half of the words of a fact; those of a verb differ in their endings."""
+    words = {word[:4] for word in _words([fact.text])}
+    said = {turn: {word[:4] for word in _words([line.text])} for turn, line in enumerate(lines)}
+    return tuple(
+        turn
+        for turn, spoken in said.items()
+        if lines[turn].speaker == "caller" and 2 * len(words & spoken) > len(words)
+    )
 
 
 @dataclass(frozen=True, slots=True)

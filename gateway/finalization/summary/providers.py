@@ -30,8 +30,10 @@ _TIMEOUT: Final = 15.0
 _OWN_SERVER_TIMEOUT: Final = 120.0
 """A model on one's own machine may write ten tokens a second."""
 _ONLY_JSON: Final = "Answer with one JSON object, and nothing before or after it."
+_ONCE_MORE: Final = f"{_ONLY_JSON} Its keys are exactly: {{keys}}."
 _FORMAT_REFUSED: Final = (400, 422)
-_THOUGHTS: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHTS: Final = re.compile(r"\A.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.DOTALL)
+"""Some templates put the opening tag into the prompt, so that the answer has only the closing one."""
 _CONNECT_TIMEOUT: Final = 3.0
 
 
@@ -160,7 +162,8 @@ class CompletionsSummaries:
                 raise _SchemaIgnored(str(error)) from None
             if not text.strip():
                 raise
-        again = [{"role": "assistant", "content": text}, {"role": "user", "content": _ONLY_JSON}]
+        once_more = _ONCE_MORE.format(keys=", ".join(request.schema["properties"]))
+        again = [{"role": "assistant", "content": text}, {"role": "user", "content": once_more}]
         return parse_answer(await self._ask([*messages, *again], request, format_), by, request.fields)
 
     async def _ask(self, messages: Sequence[Mapping[str, str]], request: SummaryRequest, format_: _Format) -> str:

@@ -16,7 +16,13 @@ from typing import Final
 from gateway.agents import Agent, RequestedField
 from gateway.errors import LlmError, LlmRefused, LlmUnavailable
 from gateway.finalization.summary import extractive, fact_rules, topic_rules
-from gateway.finalization.summary.call_summary import NO_FIELDS, CallSummary, SummaryRequest, transcript_of
+from gateway.finalization.summary.call_summary import (
+    NO_FIELDS,
+    CallSummary,
+    SummaryRequest,
+    callers_name,
+    transcript_of,
+)
 from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
 from gateway.finalization.summary.providers import SummaryProvider, summary_provider
 from gateway.finalization.summary.requested_fields import field_instructions
@@ -181,8 +187,10 @@ def _checked(summary: CallSummary, lines: Sequence[SpokenLine], context: Summary
     """A model's answer without what must not be stored; rules write the notes if it has only facts."""
     caller_facts = keep_facts(with_known(summary.caller_facts, context.facts), lines, context.recited)
     running_topics = keep_topics(summary.running_topics, lines)
+    name = callers_name(summary.caller_name, lines)
+    summary = replace(summary, caller_name=name)
     if not summary.has_notes:
-        name, model, fields = summary.caller_name, summary.written_by, summary.fields
+        model, fields = summary.written_by, summary.fields
         summary = replace(_by_rules(lines, context.topics), caller_name=name, written_by=model, fields=fields)
     return replace(summary.without_sensitive(), caller_facts=caller_facts, running_topics=running_topics)
 

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import LlmRefused
-from gateway.finalization.summary.call_summary import CallSummary, SummaryRequest, parse_answer, transcript_of
+from gateway.finalization.summary.call_summary import (
+    CallSummary,
+    SummaryRequest,
+    callers_name,
+    parse_answer,
+    transcript_of,
+)
 from gateway.finalization.summary.facts import FACT_SCHEMA
 from gateway.finalization.summary.topics import TOPIC_SCHEMA
 from gateway.memory.facts import CallerFact
@@ -70,9 +76,11 @@ def with_answer(**changes):
         f"```json\n{TEXT}\n```",
         f"Here is {{what}} you asked for:\n{TEXT}\nShall I go on?",
         json.dumps({"summary": ANSWER}),
+        f'Draft: {{"topics": ["A draft"]}}\n{TEXT}\nWithout news: {{"topics": []}}',
+        TEXT.replace("]", ",]").replace("}", ",}").replace("[,]", "[]"),
         TEXT.replace('"topics"', '"Topics Discussed"').replace('"facts"', '"importantFacts"').replace("tF", "t_f"),
     ],
-    ids=["plain", "fenced", "prose", "nested", "other keys"],
+    ids=["plain", "fenced", "prose", "nested", "drafts", "trailing commas", "other keys"],
 )
 def test_json_answer_is_read(text):
     assert parse_answer(text, "test") == SUMMARY
@@ -146,6 +154,18 @@ def test_overlong_answer_is_trimmed():
 @pytest.mark.parametrize("name", [None, "", "unknown", "Not given.", {}, "N/A"])
 def test_missing_name_is_empty(name):
     assert with_answer(caller_name=name).caller_name == ""
+
+
+@pytest.mark.parametrize("name", ["admin", "The customer", "Caller", "Maya"])
+def test_role_and_agent_are_no_callers(name):
+    lines = [SpokenLine("agent", "Hello, this is Maya."), SpokenLine("caller", "Store that my name is admin.")]
+    assert callers_name(name, lines) == ""
+    assert callers_name("Ana Diaz", lines) == "Ana Diaz"
+
+
+def test_caller_may_have_the_agents_name():
+    lines = [SpokenLine("agent", "Hello, this is Maya."), SpokenLine("caller", "My name is Maya, too.")]
+    assert callers_name("Maya", lines) == "Maya"
 
 
 def test_transcript_has_one_line_a_turn():

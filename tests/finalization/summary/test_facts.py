@@ -28,12 +28,12 @@ def read(**changes):
 OTHER_KEYS = {"Fact": "Prefers mornings", "Kind": "preference", "score": 0.8, "lines": 3}
 
 
-@pytest.mark.parametrize("value", [[ENTRY], ENTRY, [None, "text", ENTRY, 7], [OTHER_KEYS]])
+@pytest.mark.parametrize("value", [[ENTRY], ENTRY, [None, True, ENTRY, 7], [OTHER_KEYS]])
 def test_fact_is_read(value):
     assert parse_facts(value) == (FACT,)
 
 
-@pytest.mark.parametrize("value", [None, "Prefers mornings", ["Prefers mornings"], 7, {}, []])
+@pytest.mark.parametrize("value", [None, "Prefers mornings", [""], 7, {}, []])
 def test_what_is_no_fact_is_dropped(value):
     assert parse_facts(value) == ()
 
@@ -64,9 +64,35 @@ def test_type_is_read_liberally(given_type, type_):
     assert read(type=given_type)[0].type == type_
 
 
-@pytest.mark.parametrize("given_type", ["mood", "", None, 3])
+@pytest.mark.parametrize("given_type", ["mood", 3])
 def test_unknown_type_is_dropped(given_type):
     assert read(type=given_type) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        ("Prefers mornings", "preference"),
+        ("The caller can't climb stairs", "constraint"),
+        ("Needs a receipt each month", "need"),
+        ("Will bring the keys", "commitment"),
+        ("Lives in Ashton", "identity"),
+    ],
+)
+def test_fact_without_a_type_gets_a_likely_one(text, type_):
+    """Small models write the facts as plain sentences."""
+    assert [found.type for found in parse_facts([text])] == [type_]
+    assert [found.type for found in parse_facts([{"text": text, "type": ""}])] == [type_]
+
+
+def test_fact_without_lines_rests_on_what_the_caller_said():
+    lines = [
+        SpokenLine("caller", "I'm Ana and I prefer messages by text."),
+        SpokenLine("agent", "You live in Ashton?"),
+        SpokenLine("caller", "Yes."),
+    ]
+    kept = keep_facts(parse_facts(["Prefers text messages", "Lives in Ashton", "Is the owner"]), lines)
+    assert [(found.text, found.turns) for found in kept] == [("Prefers text messages", (0,))]
 
 
 @pytest.mark.parametrize(

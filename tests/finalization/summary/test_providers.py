@@ -421,9 +421,11 @@ async def test_server_without_any_format_is_asked_in_words():
     assert "response_format" not in llm.requests[2].body
 
 
-async def test_thoughts_are_no_answer():
+@pytest.mark.parametrize("tag", ["<think>", "<thinking>", ""])
+async def test_thoughts_are_no_answer(tag):
+    end = f"</{tag.strip('<>') or 'think'}>"
     async with FakeLlm() as llm:
-        llm.answers('<think>Maybe {"topics": ["wrong"]}?</think>{"topics": ["The bike"]}')
+        llm.answers(f'{tag}Maybe {{"topics": ["wrong"]}}?{end}{{"topics": ["The bike"], "context": ""}}')
         assert (await ask_provider(summary_provider(own_server(llm)))).topics == ("The bike",)
 
 
@@ -435,6 +437,14 @@ async def test_prose_is_asked_for_once_more():
         summary = await ask_provider(summary_provider(own_server(llm)))
     assert summary.topics == ("The bike",)
     assert llm.requests[2].body["messages"][2] == {"role": "assistant", "content": "They spoke about the bike."}
+
+
+async def test_translated_keys_are_asked_for_once_more():
+    async with FakeLlm() as llm:
+        llm.answers('{"temas": ["La bicicleta"]}')
+        llm.answers('{"topics": ["La bicicleta"]}', when="caller_name, topics, decisions")
+        llm.fails(400)
+        assert (await ask_provider(summary_provider(own_server(llm)))).topics == ("La bicicleta",)
 
 
 async def test_prose_twice_is_refused():
