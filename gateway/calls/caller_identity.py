@@ -75,15 +75,19 @@ class CallerIdentity:
 
     def state_changed(self) -> None:
         """A tool may have identified the caller."""
-        if not self._settings.may_be_known_later:
-            return
-        caller = identifier(self._settings, self._number, state=self._session.state)
-        if caller != self._session.caller:
-            self._session.caller, self._session.number = caller, self._number if caller != self._number else ""
-            self._events.set_identity(caller, self._session.number)
-            if not caller:
-                self._recorder.discard()  # nothing may be kept of this caller
-            self._access.change_caller(caller)
+        if self._settings.may_be_known_later:
+            caller = identifier(self._settings, self._number, state=self._session.state)
+            if caller != self._session.caller:
+                self.identified_as(caller)
+
+    def identified_as(self, caller: str) -> None:
+        """From now on the memory of this identifier applies."""
+        self._recorder.note("action", {"do": "identify", "caller": caller})
+        self._session.caller, self._session.number = caller, self._number if caller != self._number else ""
+        self._events.set_identity(caller, self._session.number)
+        if not caller:
+            self._recorder.discard()  # nothing may be kept of this caller
+        self._access.change_caller(caller)
 
     def set_pin(self, pin: str) -> None:
         """

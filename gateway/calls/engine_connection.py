@@ -432,8 +432,8 @@ class EngineConnection:
     def send_late_memory(self) -> None:
         """Add memory to the instructions that was loaded, or allowed, after the settings had left."""
         if self.ready and self.session is not None and (addition := self._agent_context.late_memory()):
-            self.session.update_instructions(addition)
             self.recorder.note("late memory", self._agent_context.recorded_memory)
+            self.session.update_instructions(addition)
             self._log.info("late memory sent to the engine")
             self._call_events.publish("memory", **self._agent_context.memory_event)
 

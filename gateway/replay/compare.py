@@ -10,7 +10,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -18,7 +18,6 @@ import orjson
 from gateway.audio import BYTES_PER_SECOND, FRAME_BYTES
 from gateway.finalization.document import archive_text, call_document, redact_turns, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.memory.identity import only_person
 from gateway.memory.summary_parser import without_fact
 from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome, StoredCall
 from gateway.replay.recording import AudioChecksum, Content, RecordedFrame, RecordedNote, Recording
@@ -136,16 +135,13 @@ def _without_fetched_replies(recording: Recording, came: Iterable[ReceivedFrame]
 
 def compare_stored(recording: Recording, stored: StoredCall) -> list[Difference]:
     """Differences in archive and document. Empty if the recording stops before its summary."""
-    ended, memory = recording.ended, recording.memory
+    ended = recording.ended
     if ended is None or recording.summary is None:
         return []
-    # Recordings made before sessions kept the caller's known name have it in their memory.
-    names = [*(fact.person for fact in memory.facts), *(call.caller_name for call in memory.calls)]
-    session = replace(ended, known_name=ended.known_name or only_person(names))
     pairs = {
         "transcript": (archive_text(spoken_lines(redact_turns(ended.turns))), stored.archive),
         "document": (
-            _masked_document(call_document(session, recording.summary, None).content),
+            _masked_document(call_document(ended, recording.summary, None).content),
             _masked_document(_recorded_part(stored.document, recording.summary)),
         ),
     }

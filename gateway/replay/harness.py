@@ -168,7 +168,7 @@ class ReplayHarness:
             await self.api.wait_idle(_FINALIZATION_SECONDS)
         known = {past_call.session_id for past_call in recording.memory.calls}
         header = recording.header
-        hits = await self.api.call_documents(f"agent:{header.agent['name']}", f"caller:{header.identity}")
+        hits = await self.api.call_documents(f"agent:{header.agent['name']}", f"caller:{recording.identity}")
         new = [hit for hit in hits if hit["metadata"] and hit["metadata"].get("session_id", "") not in known]
         if not new:
             return StoredCall()
@@ -213,7 +213,9 @@ async def replay_harness(
             voice_session_archive_days=0,  # a recording may be old
             memory_retention_days=0,
             memory_vectors=False,
-            voice_session_context_limit=max(3, len((recording.late_memory or recording.memory).calls)),
+            voice_session_context_limit=max(
+                3, *(len(memory.calls) for memory in (recording.memory, *recording.late_memory.values()))
+            ),
             max_call_seconds=round(header.longest_call),
             allowed_callers=frozenset({header.caller or "*"}),
             agents={str(header.agent["name"]): _agent_table(recording, folder)},

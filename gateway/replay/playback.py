@@ -6,7 +6,7 @@ Both are inputs of the call: what a store found and what a function returned can
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -36,32 +36,39 @@ _Item = TypeVar("_Item", PastCall, Fact, PinnedTopic)
 
 
 class RecordedRecall(Recall):
-    """Returns what the recorded call found. What arrived late in that call waits for `come_late`."""
+    """
+    Returns what the recorded call found. What arrived late in that call waits for `come_late`.
+
+    For a caller whom a function identified during the call, everything arrived late.
+    """
 
     def __init__(self, recording: Recording, *parts: Any) -> None:
         super().__init__(*parts)
-        self._memory = recording.memory
-        self._late = recording.late_memory or RecordedMemory()
-        self._is_late = asyncio.Event()
+        self._in_time = defaultdict(RecordedMemory, {recording.header.identity: recording.memory})
+        self._late = defaultdict(RecordedMemory, recording.late_memory)
+        self._is_late: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._caller = recording.header.identity
 
     def come_late(self) -> None:
-        self._is_late.set()
+        self._is_late[self._caller].set()
 
     async def own_calls(self, agent: str, caller: str) -> list[PastCall]:
-        return list(self._memory.calls)
+        self._caller = caller
+        return list(self._in_time[caller].calls)
 
     async def remote_calls(self, agent: str, caller: str) -> list[PastCall]:
-        return await self._late_ones(self._memory.calls, self._late.calls)
+        return await self._late_ones(caller, lambda memory: memory.calls)
 
     async def known_facts(self, agent: str, caller: str) -> list[Fact]:
-        return await self._late_ones(self._memory.facts, self._late.facts)
+        return await self._late_ones(caller, lambda memory: memory.facts)
 
     async def pinned_topics(self, agent: str, caller: str) -> list[PinnedTopic]:
-        return await self._late_ones(self._memory.pins, self._late.pins)
+        return await self._late_ones(caller, lambda memory: memory.pins)
 
-    async def _late_ones(self, in_time: Sequence[_Item], late: Sequence[_Item]) -> list[_Item]:
+    async def _late_ones(self, caller: str, part: Callable[[RecordedMemory], Sequence[_Item]]) -> list[_Item]:
+        in_time, late = part(self._in_time[caller]), part(self._late[caller])
         if len(late) > len(in_time):
-            await self._is_late.wait()
+            await self._is_late[caller].wait()
             return list(late)
         return list(in_time)
 

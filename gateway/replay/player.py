@@ -286,6 +286,8 @@ def _act(call: Call, note: RecordedNote) -> None:
             call.actions.hang_up()
         case {"do": "transfer", "target": str(target)}:
             call.actions.transfer(target)
+        case {"do": "identify", "caller": str(caller)}:
+            call.actions.identity.identified_as(caller)
         case {"do": "end", "reason": str(reason)}:
             call.end(EndReason(reason))
         case {"do": "answered by", "report": str(report), "message": str(message)}:

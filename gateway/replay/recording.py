@@ -32,6 +32,7 @@ from gateway.engines.deepgram_codec import first_think
 from gateway.errors import RecordingError
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.facts import Fact
+from gateway.memory.identity import only_person
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.summary_parser import PastCall
 from gateway.session import EndReason, VoiceSession
@@ -109,7 +110,7 @@ class CallHeader:
     longest_call: float = 0.0
     """Seconds; 0 for no limit."""
     identity: str = ""
-    """The key of the caller's memory at the end of the call; empty if nothing was kept."""
+    """The key of the caller's memory in the first prompt; empty if nothing was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ class Recording:
     steps: tuple[RecordedFrame | RecordedNote, ...]
     """All frames, and notes of a moment, in order."""
     memory: RecordedMemory = RecordedMemory()
-    late_memory: RecordedMemory | None = None
-    """Set if some of the memory reached the engine during the call."""
+    late_memory: Mapping[str, RecordedMemory] = field(default_factory=dict)
+    """By identity: the memory including what reached the engine during the call."""
     ended: VoiceSession | None = None
     summary: CallSummary | None = None
     warning: str = ""
@@ -150,6 +151,11 @@ class Recording:
     @property
     def end_reason(self) -> EndReason | None:
         return self.ended.end_reason if self.ended is not None else None
+
+    @property
+    def identity(self) -> str:
+        """The key of the caller's memory as of the end of the call: a function may have identified the caller."""
+        return self.ended.caller if self.ended is not None else self.header.identity
 
     @property
     def stream_id(self) -> str:
@@ -173,15 +179,19 @@ def read(path: Path, cipher: RecordingCipher = PLAIN) -> Recording:
     steps = tuple(step for number, fields in lines if (step := _step(path, number, fields)) is not None)
     if not header.engines:
         header = replace(header, engines=(RecordedEngine(has_llm=_has_llm(header, steps)),))
-    if (ended := notes.get("ended")) is not None:
+    memory, ended = notes.get("memory", RecordedMemory()), notes.get("ended")
+    if ended is not None and not any(map(_identified_as, steps)):  # earlier versions do not note it
         header = replace(header, identity=ended.caller)
+    header = replace(header, identity=_first_identity(header, steps))
+    if ended is not None:
+        ended.known_name = ended.known_name or _remembered_name(lines, memory)
     return Recording(
         path=path,
         header=header,
         steps=steps,
-        memory=notes.get("memory", RecordedMemory()),
-        late_memory=notes.get("late memory"),
-        ended=notes.get("ended"),
+        memory=memory,
+        late_memory=_late_memory(header, steps),
+        ended=ended,
         summary=notes.get("summary"),
         warning="" if content.endswith(b"\n") else f"{path}: the last line is cut off and was left out",
     )
@@ -238,6 +248,41 @@ def _has_llm(header: CallHeader, steps: Iterable[RecordedFrame | RecordedNote]) 
             case RecordedFrame(content=JsonFrame({"type": "Settings"} as settings)):
                 return bool(header.agent.get("has_brain")) or "endpoint" not in first_think(settings)
     return True
+
+
+def _identified_as(step: RecordedFrame | RecordedNote) -> str:
+    """The identity that a function has found out; empty if the step is something else."""
+    match step:
+        case RecordedNote(name="action", content={"do": "identify", "caller": str(caller)}):
+            return caller
+    return ""
+
+
+def _first_identity(header: CallHeader, steps: Iterable[RecordedFrame | RecordedNote]) -> str:
+    """That of the first prompt: a function may identify the caller before it leaves."""
+    identity = header.identity
+    for step in steps:
+        match step:
+            case RecordedFrame(content=JsonFrame({"type": "Settings"})):
+                break
+        identity = _identified_as(step) or identity
+    return identity
+
+
+def _late_memory(header: CallHeader, steps: Iterable[RecordedFrame | RecordedNote]) -> dict[str, RecordedMemory]:
+    identity, late = header.identity, {}
+    for step in steps:
+        identity = _identified_as(step) or identity
+        if isinstance(step, RecordedNote) and step.name == "late memory":
+            late[identity] = _memory(step.content)
+    return late
+
+
+def _remembered_name(lines: Iterable[tuple[int, Fields]], memory: RecordedMemory) -> str:
+    """The caller's name in recordings made before sessions kept it. Today's keep it once the caller has spoken."""
+    if any(fields.get("note") == "ended" and "known_name" in fields["content"] for _, fields in lines):
+        return ""
+    return only_person([*(fact.person for fact in memory.facts), *(call.caller_name for call in memory.calls)])
 
 
 def _text(value: Any) -> str:

@@ -33,6 +33,12 @@ class FakeTasks:
 class FakeRecorder:
     discarded = False
 
+    def __init__(self) -> None:
+        self.notes: list[object] = []
+
+    def note(self, what: str, content: object) -> None:
+        self.notes.append((what, content))
+
     def discard(self) -> None:
         self.discarded = True
 
@@ -249,6 +255,7 @@ def test_tool_identifies_the_caller():
     line.caller.state_changed()
     assert (line.session.caller, line.session.number) == ("state:customer:7", NUMBER)
     assert line.events.written == [("identity", "state:customer:7", NUMBER)]
+    assert line.recorder.notes == [("action", {"do": "identify", "caller": "state:customer:7"})]
     assert (line.changes, line.access.memory) == ([AccessChange.CALLER_CHANGED], line.other)
     assert before.cancelled
 

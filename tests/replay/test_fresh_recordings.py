@@ -63,6 +63,17 @@ async def test_facts_and_topics_are_told_again(tmp_path: Path, carrier_name: str
     assert await replayed(last) == []
 
 
+async def test_known_caller_who_says_nothing_replays(tmp_path: Path) -> None:
+    """The name is in the memory, and not in the document of this call: it is not known who holds the phone."""
+    async with recording_stage(tmp_path) as stage:
+        await one_call(stage, *FIRST)
+        await one_call(stage)
+    _, last = recordings(tmp_path / "recordings")
+    assert [call.caller_name for call in last.memory.calls] == ["Ana"]
+    assert last.ended is not None and last.ended.turns
+    assert await replayed(last) == []
+
+
 async def test_engine_that_does_not_speak_first(tmp_path: Path) -> None:
     """Its Welcome is missing or late: the settings are the first frame of the connection."""
     async with recording_stage(tmp_path) as stage:
@@ -312,6 +323,52 @@ async def test_identifier_other_than_the_number_replays(tmp_path: Path, named_by
     _, last = await replay_all(tmp_path / "recordings", count=2)
     assert last.header.identity.endswith(":8812")
     assert last.memory.calls
+
+
+SAID_ONCE = "My name is Ana Lopez, and I prefer window seats."
+IDENTIFYING = """
+from gateway.tools.conversation import Conversation
+
+
+def start_function(conv: Conversation) -> None:
+    if conv.caller == "+12025550177":
+        conv.state["customer_id"] = "8812"
+
+
+def customer_is(conv: Conversation, number: str) -> str:
+    \"\"\"Note who it is.\"\"\"
+    conv.state["customer_id"] = number
+    return "noted"
+"""
+
+
+@pytest.mark.parametrize("when", ["before the greeting", "during the call"])
+async def test_caller_identified_by_a_function_replays(tmp_path: Path, when: str) -> None:
+    """The memory of the number gives way to that of the customer, and the document is theirs."""
+    (tmp_path / "functions.py").write_text(IDENTIFYING)
+    (tmp_path / "gateway.toml").write_text(
+        '[agents.maya]\nfunctions = "functions.py"\nmemory.repeat_caller.identifier_source = "state:customer_id"\n'
+    )
+    async with recording_stage(tmp_path) as stage:
+        await one_call(stage, "My name is Ben Okri.", "Hello, Ben.")
+        for said in (SAID_ONCE, "Where do I sit?"):
+            call, conversation = await stage.dial("+12025550177" if when == "before the greeting" else CALLER)
+            await stage.played(call, conversation)
+            if when == "during the call":
+                customer = {"name": "customer_is", "arguments": '{"number": "8812"}'}
+                assert await conversation.call_functions([customer]) == ["noted"]
+                await conversation.message("UpdateThink")
+                if said != SAID_ONCE:
+                    await conversation.message("UpdatePrompt")
+            await conversation.user_says(said)
+            await stage.answer(call, conversation, "Noted.")
+            await call.hang_up()
+            await stage.idle()
+    *_, last = await replay_all(tmp_path / "recordings", count=3)
+    assert last.identity == "state:customer_id:8812"
+    assert last.header.identity == (CALLER if when == "during the call" else last.identity)
+    known = last.memory if when == "before the greeting" else last.late_memory[last.identity]
+    assert [call.caller_name for call in known.calls] == ["Ana Lopez"]
 
 
 @pytest.mark.parametrize("filler", ['"typing"', '{ after = 0.3, say = ["Let me see."] }'])

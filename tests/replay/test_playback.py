@@ -17,7 +17,8 @@ from gateway.replay.recording import RecordedFrame, RecordedMemory, Recording
 from gateway.session import TrustLevel
 from gateway.simulate.frames import JsonFrame
 from gateway.tools.executor import ToolTimeouts
-from tests.replay.test_compare import recording
+from tests.replay import test_compare
+from tests.stage import CALLER
 
 pytestmark = pytest.mark.virtual_time
 
@@ -28,6 +29,11 @@ def past_call(number: int) -> PastCall:
     return PastCall(f"voice-session:{number}", NOON, "", "+12025550143", "maya", context=f"Call {number}.")
 
 
+def recording() -> Recording:
+    recorded = test_compare.recording()
+    return replace(recorded, header=replace(recorded.header, identity=CALLER))
+
+
 def recall(recorded: Recording) -> RecordedRecall:
     """Its store is not asked."""
     return RecordedRecall(recorded, None, NoRemem(), 3, Retention())
@@ -36,19 +42,32 @@ def recall(recorded: Recording) -> RecordedRecall:
 async def test_memory_is_that_of_the_recording() -> None:
     memory = RecordedMemory(calls=(past_call(1), past_call(2)))
     found = recall(replace(recording(), memory=memory))
-    assert await found.own_calls("maya", "+12025550143") == [past_call(1), past_call(2)]
-    assert await found.remote_calls("maya", "+12025550143") == [past_call(1), past_call(2)]
-    assert await found.known_facts("maya", "+12025550143") == []
+    assert await found.own_calls("maya", CALLER) == [past_call(1), past_call(2)]
+    assert await found.remote_calls("maya", CALLER) == [past_call(1), past_call(2)]
+    assert await found.known_facts("maya", CALLER) == []
 
 
 async def test_late_memory_comes_when_it_is_due() -> None:
     late = RecordedMemory(calls=(past_call(1),))
-    found = recall(replace(recording(), late_memory=late))
-    loading = asyncio.ensure_future(found.remote_calls("maya", "+12025550143"))
+    found = recall(replace(recording(), late_memory={CALLER: late}))
+    loading = asyncio.ensure_future(found.remote_calls("maya", CALLER))
     await asyncio.sleep(60)
     assert not loading.done()
     found.come_late()
     assert await loading == [past_call(1)]
+
+
+async def test_each_identity_has_its_memory() -> None:
+    """Of a caller who was identified during the call, everything came late."""
+    memory, late = RecordedMemory(calls=(past_call(1),)), RecordedMemory(calls=(past_call(2),))
+    found = recall(replace(recording(), memory=memory, late_memory={"state:id:8812": late}))
+    assert await found.own_calls("maya", CALLER) == [past_call(1)]
+    assert await found.own_calls("maya", "state:id:8812") == []
+    loading = asyncio.ensure_future(found.remote_calls("maya", "state:id:8812"))
+    await asyncio.sleep(60)
+    assert not loading.done()
+    found.come_late()
+    assert await loading == [past_call(2)]
 
 
 # Tools
