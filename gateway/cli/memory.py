@@ -219,7 +219,9 @@ async def _pin(context: _Context) -> int:
     agent = await _agent(context)
     try:
         async with context.audited(AuditAction.TOPIC_PIN, caller=context.caller, agent=agent):
-            pin = await PinnedTopicStore(context.stores.memory).pin(agent, context.caller, given.title, **texts, closed=given.closed)
+            pin = await PinnedTopicStore(context.stores.memory).pin(
+                agent, context.caller, given.title, **texts, closed=given.closed
+            )
     except ValueError as error:
         raise SettingsError(str(error)) from None
     return context.show(pin, memory_text.topic(pin))

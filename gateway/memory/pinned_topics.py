@@ -357,7 +357,9 @@ class PinnedTopicStore(MemoryLog[Topic]):
             state="closed" if closed else "open",
             lists_all=open_items is not None,
         )
-        clears = [field for field, text in (("about", about), ("status", status)) if text is not None and not text.strip()]
+        clears = [
+            field for field, text in (("about", about), ("status", status)) if text is not None and not text.strip()
+        ]
         content = {**asdict(note), "by_hand": True, "clears": clears}
         entry, moment = NewEntry(content, await self._vector(name)), now or datetime.now(UTC)
 
