@@ -222,10 +222,10 @@ class CallerPages:
             return self._back(request, "unpinned")
         items = [item.strip() for item in form.get("items", "").splitlines() if item.strip()]
         # A field that the form does not have stays as it is; one that was emptied is cleared.
-        texts = {name: form[name].strip() if name in form else None for name in ("about", "status")}
+        about, status = (form[name].strip() if name in form else None for name in ("about", "status"))
         open_items, closed = items if "items" in form else None, form.get("do") == "close"
         try:
-            await self._pins.pin(agent, caller, title, **texts, open_items=open_items, closed=closed)
+            await self._pins.pin(agent, caller, title, about=about, status=status, open_items=open_items, closed=closed)
         except ValueError as error:
             raise HTTPException(400, f"Not pinned. The topic is not valid: {error}.") from None
         return self._back(request, "pin")
