@@ -108,15 +108,13 @@ class _Remembered:
         self._task: asyncio.Task[None] | None = None
 
     async def results(self, patience: float) -> Sequence[CheckResult]:
-        """The results; those of the last time, or none, if the check takes longer than `patience`. Raises its error."""
+        """The results; those of the last time, or none, if the check takes longer than `patience`."""
         if not patience:
             return self._last
         if (self._task is None or self._task.done()) and asyncio.get_running_loop().time() >= self._until:
             self._task = asyncio.create_task(self._run(), name="set-up check")
         if self._task is not None:
-            finished, _ = await asyncio.wait({self._task}, timeout=patience)
-            for task in finished:
-                task.result()
+            await asyncio.wait({self._task}, timeout=patience)
         return self._last
 
     async def close(self) -> None:

@@ -173,7 +173,7 @@ async def test_env_that_is_not_writable_is_found_first(
 ) -> None:
     """ElevenLabs shows the webhook's secret once: it is made only if it can be kept."""
     (tmp_path / ".env").unlink()
-    (tmp_path / ".env").mkdir()
+    (tmp_path / ".env").symlink_to(tmp_path / "missing" / ".env")
     assert await gateway() == 2
     error = capsys.readouterr().err
     assert "/.env can't be written" in error and error.count("\n") == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
@@ -214,7 +215,7 @@ async def test_closed_port_is_unavailable(kind):
     async with FakeLlm() as gone:
         pass
     upstream = build(kind, gone.url, SECRET)
-    problem = f"^{named(upstream, gone)} can't be reached: [A-Za-z]+{hint(upstream, UNREACHABLE)}$"
+    problem = f"^{named(upstream, gone)} can't be reached: connection refused{hint(upstream, UNREACHABLE)}$"
     with pytest.raises(LlmUnavailable, match=problem) as raised:
         await ask(upstream)
     await upstream.close()
@@ -244,7 +245,22 @@ async def test_cut_stream_is_unavailable(llm, upstream, closes_after):
         await ask(upstream)
 
 
-@pytest.mark.parametrize("body", ["", "<html>busy</html>", "{}", "data: {}\n\n", 'event: ping\ndata: {"a": [1]}\n\n'])
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [("", "application/json"), ("<html>busy</html>", "text/html"), ("{}", "application/json")],
+)
+async def test_answer_without_a_record_is_unavailable(llm, upstream, body, content_type):
+    """It may come from another server, at a wrong address."""
+    llm.babbles(body)
+    found = f"answered 200 with {content_type}, not with a chat completion"
+    problem = f"{named(upstream, llm)} {found}{hint(upstream, 'correct OPENCLAW_GATEWAY_URL')}"
+    if upstream.name == "anthropic":  # its SDK does not say
+        problem = "anthropic ended its answer early"
+    with pytest.raises(LlmUnavailable, match=f"^{re.escape(problem)}$"):
+        await ask(upstream)
+
+
+@pytest.mark.parametrize("body", ["data: {}\n\n", 'event: ping\ndata: {"a": [1]}\n\n'])
 async def test_answer_without_end_mark_is_unavailable(llm, upstream, body):
     llm.babbles(body)
     with pytest.raises(LlmUnavailable, match=f"^{upstream.name} ended its answer early$"):

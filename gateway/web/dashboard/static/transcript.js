@@ -15,13 +15,14 @@ function make(name, className, text) {
   return element;
 }
 
-// The words of call_notes.py: for problems, for codes of voice engines, for an agent without memory.
-const WORDS = JSON.parse(document.querySelector("[data-event-words]").dataset.eventWords);
+// The words of call_notes.py: for problems, for codes of voice engines, for an agent without memory. The widget has none of these.
+const eventWords = () => JSON.parse(document.querySelector("[data-event-words]").dataset.eventWords);
 function problemText({ what, reason }) {
   if (what === "call failed") return "The call failed. See the log for details.";
+  const { codes, problems } = eventWords();
   const isCode = /^[A-Za-z0-9]+([_.][A-Za-z0-9]+)+$/.test(reason);
-  const words = WORDS.codes[reason] || (isCode ? reason.replace(/[_.]/g, " ").toLowerCase() : reason);
-  return [WORDS.problems[what] || what, words].filter(Boolean).join(": ");
+  const words = codes[reason] || (isCode ? reason.replace(/[_.]/g, " ").toLowerCase() : reason);
+  return [problems[what] || what, words].filter(Boolean).join(": ");
 }
 
 // The gateway's figure for one answer: from the caller's last voiced frame, or from elsewhere if none was found.
@@ -97,7 +98,7 @@ class Transcript {
   memory(event) {
     if (event.facts || event.calls) this.note(`Memory loaded: ${many(event.facts, "fact")}, ${many(event.calls, "earlier call")}`);
     else if (event.tier === "none") this.note("No access to memory");
-    else this.note(WORDS.no_memory[event.outcome] || "No earlier calls found");
+    else this.note(eventWords().no_memory[event.outcome] || "No earlier calls found");
   }
 
   functionCalled(event) { if (event.function !== "end_call") this.note(`Calling ${event.function}`); }
