@@ -219,7 +219,7 @@ class SpeechOutput:
         self._gate = _Gate.UNWANTED
 
     def turn_is_final(self, text: str, *, overridden: bool, reply: str = "") -> None:
-        """The caller's turn is complete. `overridden`: the gateway answers it, with `reply` if it is known by now."""
+        """The caller's turn is complete. `overridden`: the gateway answers it, with `reply` if that is ready."""
         self._gate = _OPEN
         self._continues = False
         self.replies.turn_is_final(text, overridden=overridden)

@@ -51,7 +51,7 @@ _DIALECTS: Final = {dialect.name: dialect for dialect in (OPENAI, XAI)}
 
 
 def settings_problem(engine: str, agent: Agent) -> str:
-    """The first field that the SDK's types do not accept; empty if there is none, or no SDK."""
+    """The first field that the SDK's types do not accept; empty without one, or without the SDK."""
     try:
         checked = _message(engine, agent)
     except ValidationError as error:

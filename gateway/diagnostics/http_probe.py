@@ -25,7 +25,7 @@ class HttpProbe:
         self._skew: float | None = None
 
     async def answer(self, method: str, url: str, *, is_ours: bool = False, **options: Any) -> httpx.Response | str:
-        """The response, or why there is none. A gateway of ours (`is_ours`) may have the same clock."""
+        """The response, or why it is missing. A gateway of ours (`is_ours`) may have the same clock."""
         try:
             answer = await self._http.request(method, url, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class CascadeEngine:
-    """Sessions with these parts. A caller for whom a part has no room hears that all lines are busy."""
+    """Sessions with these parts. If a part has no room, the caller is told that all lines are busy."""
 
     has_llm = False
 

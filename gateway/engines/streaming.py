@@ -179,7 +179,7 @@ def parse_message(peer: str, frame: bytes) -> dict[str, Any]:
 
 
 def decode_audio(peer: str, data: Any) -> bytes:
-    """Audio in base64; empty if there is none. Raises RemoteProtocolError."""
+    """Decode base64; what is not text is no audio. Raises RemoteProtocolError."""
     try:
         return base64.b64decode(data, validate=True) if isinstance(data, str) else b""
     except binascii.Error:

@@ -198,7 +198,7 @@ class TtsQueue:
             self.say(item.text, is_last=item.is_last)
 
     def drop(self) -> list[str]:
-        """Discard the held text. Returns what the caller did not hear of it."""
+        """Discard the held text. Returns the part that the caller did not hear."""
         held, self._held = self._held or [], None
         self._is_open = False
         return [unheard for item in held if (unheard := item.text[item.heard_characters :].strip())]

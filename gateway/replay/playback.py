@@ -39,7 +39,7 @@ class RecordedRecall(Recall):
     """
     Returns what the recorded call found. What arrived late in that call waits for `come_late`.
 
-    For a caller whom a function identified during the call, everything arrived late.
+    For a caller identified by a function during the call, everything arrived late.
     """
 
     def __init__(self, recording: Recording, *parts: Any) -> None:

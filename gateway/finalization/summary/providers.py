@@ -127,7 +127,7 @@ class CompletionsSummaries:
         """Nothing to load."""
 
     async def summarise(self, request: SummaryRequest) -> CallSummary:
-        formats = self._formats  # other summaries may change it meanwhile
+        formats = self._formats  # other summaries may change it during the request
         while True:
             try:
                 summary = await self._summarise(request, formats[0])

@@ -299,8 +299,8 @@ class AgentPages:
             access.close()
         personas = await self._tools.personas.render(wanted_personas(agent.prompt))
         now = datetime.now().astimezone(agent.timezone)
-        whom = f"{name} ({caller})" if name else caller
-        prompt = render_prompt(agent.prompt, memory=memory, now=now, caller=whom, personas=personas)
+        shown = f"{name} ({caller})" if name else caller
+        prompt = render_prompt(agent.prompt, memory=memory, now=now, caller=shown, personas=personas)
         return Preview(
             prompt,
             first_words(agent, agent.greeting),

@@ -193,7 +193,7 @@ class CallListPages:
             after = rows[-1].cursor
             calls = {call.session_id: call for call in await self._rows.finished(row.session_id for row in rows)}
             names, summaries = await self._rows.names_of_calls(rows), await self._summaries(rows)
-            # Another request may have deleted some meanwhile.
+            # Another request may have deleted some of them.
             kept = [calls[row.session_id] for row in rows if row.session_id in calls]
             yield await asyncio.to_thread(_exported_calls, kept, names, summaries)
 

@@ -30,7 +30,7 @@ SAYS = (
     ("My name is Anna. My appointment is on Thursday at ten in the morning.", 9.0),
     *[("Goodbye.", 9.0)] * 3,
 )
-"""What the caller says, and how many seconds of silence follow. On a busy machine, a browser loses some of the audio."""
+"""What the caller says, and how many seconds of silence follow. On a busy machine, browsers lose some of the audio."""
 PATIENCE = 60_000
 FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
 """A microphone that hums, and that a page may have."""
