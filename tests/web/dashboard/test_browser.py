@@ -25,6 +25,7 @@ from gateway.history.api_tokens import TokenScope, TokenTable
 from gateway.history.stores import open_local_store
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.settings import Secret
+from gateway.text.figures import duration, milliseconds
 from gateway.web.login_sessions import LoginLinks
 from tests.calls.aftermath import a_session
 from tests.firefox import running_firefox
@@ -482,6 +483,15 @@ async def test_recording_plays_from_where_one_points(browsers: Browsers, tmp_pat
         await until_it(lambda: tab.page.evaluate("document.getElementById('recording').duration > 30"))
         assert await tab.page.evaluate("document.getElementById('recording').currentTime > 3")
         await expect(tab.page.locator(".timeline-card")).to_have_class("card timeline-card playing")
+
+
+async def test_figures_are_rounded_as_by_the_gateway(browsers: Browsers, tmp_path: Path):
+    """A live page shows them before the gateway does."""
+    figures = [number / 10_000 for number in range(0, 30_000, 5)]
+    async with a_tab(browsers, tmp_path) as tab:
+        await tab.log_in()
+        shown = await tab.page.evaluate("(figures) => figures.map((one) => [milliseconds(one), clock(one)])", figures)
+    assert shown == [[milliseconds(one), duration(one)] for one in figures]
 
 
 async def test_hostile_words_do_nothing(browsers: Browsers, tmp_path: Path):

@@ -4,7 +4,7 @@ const MOST_TURNS = 200;
 const controls = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/g;
 
 const clean = (text) => String(text ?? "").replace(controls, "\ufffd");
-const milliseconds = (seconds) => (seconds < 0.9995 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(2)} s`);
+const milliseconds = (seconds) => (seconds < 0.9995 ? `${Math.round(seconds * 1000)} ms` : `${(Math.round(seconds * 100) / 100).toFixed(2)} s`);
 const clock = (seconds) => `${Math.floor(Math.round(seconds) / 60)}:${String(Math.round(seconds) % 60).padStart(2, "0")}`;
 const many = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
