@@ -39,7 +39,7 @@ from gateway.memory.remem_client import connect_remem
 from gateway.settings import KEYED_PROVIDERS, SUMMARY_PROVIDERS, Settings, admin_token
 from gateway.telephony.phone_numbers import e164
 from gateway.text.figures import count
-from gateway.text.person_names import folded_name
+from gateway.text.person_names import folded_words, searched_words
 
 DESCRIPTION: Final = (
     "Show what is known about callers and where it came from; correct or erase it. Reads DATA_DIR; the gateway may be "
@@ -67,10 +67,10 @@ class _Context:
 
     async def report_of_name(self) -> CallerReport:
         """Of the one caller with this name."""
-        wanted = folded_name(self.options.caller).split()
+        wanted = searched_words(self.options.caller)
         known = await self.reports.callers(self.options.agent)
         names = await CallsTable(self.stores.memory).names_of_callers({one.caller for one in known})
-        found = [caller for caller, name in sorted(names.items()) if set(wanted) <= {*folded_name(name).split()}]
+        found = [caller for caller, name in sorted(names.items()) if _is_named(wanted, folded_words(name))]
         if len(found) > 1 and wanted:
             listed = ", ".join(terminal.one_line(terminal.named(caller, names[caller])) for caller in found)
             raise SettingsError(f"several callers are named {self.options.caller}: {listed}; write the number")
@@ -140,6 +140,10 @@ def run(options: argparse.Namespace) -> int:
             return await action(_Context(options, given, stores))
 
     return asyncio.run(act())
+
+
+def _is_named(wanted: Iterable[Iterable[str]], words: Sequence[str]) -> bool:
+    return all(any(spelling.rstrip() in words for spelling in spellings) for spellings in wanted)
 
 
 def _unknown_caller() -> NoReturn:

@@ -161,7 +161,7 @@ class CallRowFilter:
     """
     Selects calls; an empty field selects all.
 
-    `digits` may be anywhere in the number. `name` has the beginnings of words of the caller's name, as `folded_words`
+    `digits` may be anywhere in the number. `name` has the beginnings of words of the caller's name, as `searched_words`
     returns them. Times are ISO text in UTC.
     """
 
@@ -170,7 +170,7 @@ class CallRowFilter:
     outcomes: tuple[str, ...] = ()
     caller: str = ""
     digits: str = ""
-    name: tuple[str, ...] = ()
+    name: tuple[tuple[str, ...], ...] = ()
     since: str = ""
     before: str = ""
 
@@ -186,8 +186,10 @@ class CallRowFilter:
         }
         given = {condition: value for condition, value in conditions.items() if value}
         either = [f"outcome IN ({', '.join('?' * len(self.outcomes))})"] if self.outcomes else []
-        folded = " AND ".join(["folded_name LIKE ?"] * len(self.name))
-        named, words = ([_NAMED.format(folded)] if folded else []), 2 * [f"% {word}%" for word in self.name]
+        either_spelling = (" OR ".join(["folded_name || ' ' LIKE ?"] * len(spellings)) for spellings in self.name)
+        folded = " AND ".join(f"({condition})" for condition in either_spelling)
+        named = [_NAMED.format(folded)] if folded else []
+        words = 2 * [f"% {spelling}%" for spellings in self.name for spelling in spellings]
         return " AND ".join([*either, *named, *given]) or "true", [*self.outcomes, *words, *given.values()]
 
     def admits(self, row: CallRow) -> bool:

@@ -35,6 +35,12 @@ _SPELLED: Final = re.compile(
     r"(?<![\w'’])(?:(?:[^\W\d_a-z][ -]){2,}[^\W\d_a-z]|([a-z])[ -](?!\1)(?:[a-z][ -]){2,}[a-z])(?![\w'’])"
 )
 """Three letters or more. "I I I" and small letters are often a false start, so that four of those are needed."""
+_BASE_LETTERS: Final = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th"})
+"""Of letters that are not a plain one with an accent."""
+_WRITTEN_OUT: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ø": "oe", "å": "aa"})
+_LETTER_PAIR: Final = re.compile(r"([ao])e|(a)a|(?<![aeoq])(u)e")
+"""What may stand for ä, ö, å or ü. The "ue" in "Bauer" and "Enrique" does not."""
+_SHORT_WORD: Final = 3
 _CONTRACTIONS: Final = ("'s", "'d", "'ll", "'ve", "'re", "'m", "n't")
 _ALIKE: Final = 0.55
 _UNLIKE: Final = 0.4
@@ -84,7 +90,7 @@ class PersonName:
 
 def fold(text: str) -> str:
     """Lower case, no accents, plain apostrophes."""
-    return unaccented(text.replace("’", "'").replace("ß", "ss").casefold())
+    return unaccented(text.replace("’", "'").casefold().translate(_BASE_LETTERS))
 
 
 def folded_words(name: str) -> tuple[str, ...]:
@@ -95,6 +101,26 @@ def folded_words(name: str) -> tuple[str, ...]:
 def folded_name(name: str) -> str:
     """The same in one text with a space before each word, so that a search finds the beginnings of words."""
     return "".join(f" {word}" for word in folded_words(name))
+
+
+def searched_words(text: str) -> tuple[tuple[str, ...], ...]:
+    """
+    For each word of a search, the beginnings of words of a `folded_name` that match it.
+
+    "Mueller" and "Müller" find each other. A short word without its second letters ends with a space, as the whole
+    word: "Baer" finds "Bär", but "Joe" does not find "John".
+    """
+    written_out = unicodedata.normalize("NFC", text).casefold().translate(_WRITTEN_OUT)
+    return tuple(map(_spellings, folded_words(text), folded_words(written_out)))
+
+
+def _spellings(word: str, written_out: str) -> tuple[str, ...]:
+    if word != written_out:
+        return word, written_out
+    plain = _LETTER_PAIR.sub(lambda match: match[match.lastindex or 0], word)
+    if plain == word:
+        return (word,)
+    return word, plain if len(plain) > _SHORT_WORD else f"{plain} "
 
 
 def load() -> None:

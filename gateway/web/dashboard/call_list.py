@@ -22,7 +22,7 @@ from gateway.memory.summary_parser import PastCall, read_call
 from gateway.response_time import CountedFrom, ResponseTime
 from gateway.session import FAILURES, EndReason
 from gateway.telephony.phone_numbers import searched_digits
-from gateway.text.person_names import folded_words
+from gateway.text.person_names import searched_words
 from gateway.web.audit import audit_note
 from gateway.web.dashboard.html import midnight, page_url
 from gateway.web.login import Form, LoginGuard
@@ -148,7 +148,7 @@ class CallListPages:
             return replace(selection, filter=replace(filter_, digits=digits))
         if (given := _ID.fullmatch(text)) and (call := await self._rows.find(given[1])):
             return replace(selection, found=await self._rows.by_ids([call.session_id]))
-        name = folded_words(text)
+        name = searched_words(text)
         if name and not chosen["words"] and await self._rows.count_callers(CallRowFilter(name=name)):
             return replace(selection, filter=replace(filter_, name=name))
         hits = await self._store.query(text, limit=_MAX_FOUND, tags=("voice-session",))

@@ -23,7 +23,7 @@ from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.stores.store import MemoryStore
 from gateway.session import FAILURES
 from gateway.telephony.phone_numbers import searched_digits
-from gateway.text.person_names import folded_words
+from gateway.text.person_names import searched_words
 from gateway.web.audit import audit_note
 from gateway.web.dashboard.html import page_number
 from gateway.web.dashboard.recordings import RecordingCache
@@ -114,7 +114,7 @@ class CallerPages:
         chosen = request.query_params
         text = self._params.unseal(chosen.get("find", "")) or ""
         digits = searched_digits(text)
-        wanted = CallRowFilter(digits=digits, name=() if digits else folded_words(text))
+        wanted = CallRowFilter(digits=digits, name=() if digits else searched_words(text))
         is_search = wanted != CallRowFilter()
         page = page_number(chosen.get("page", ""))
         found = await self._rows.callers(wanted, limit=PAGE_ROWS + 1, offset=page * PAGE_ROWS)
