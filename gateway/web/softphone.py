@@ -213,6 +213,7 @@ class PhonePages:
             Route("/phone", guard.page(self._show)),
             Route("/phone/call", guard.action(self._call), methods=["POST"]),
             Route("/phone/link", guard.action(self._link), methods=["POST"]),
+            Route("/phone/name", guard.action(self._name), methods=["POST"]),
             Route(GUEST_PATH, guard.public(self._show_guest)),
             Route(f"{GUEST_PATH}/call", guard.public_action(self._guest_call), methods=["POST"]),
             Route("/phone/events", _CallEvents(self._softphone.tokens, self._live, self._throttle)),
@@ -234,6 +235,11 @@ class PhonePages:
 
     async def _link(self, request: Request, session: LoginSession, form: Form) -> Response:
         return PlainTextResponse(self._softphone.guest_link(request, _call_in_form(form)), 201)
+
+    async def _name(self, request: Request, session: LoginSession, form: Form) -> Response:
+        """The name of the number to call as; empty if it is not known. A form, so that no log has the number."""
+        caller = e164(form.get("caller", "")) or ""
+        return PlainTextResponse((await self._rows.names_of_callers([caller])).get(caller, ""))
 
     # For guests
 

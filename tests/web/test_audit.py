@@ -37,6 +37,7 @@ NOT_LOGGED = {
     "POST /calls/find": "search",
     "POST /callers/find": "search",
     "POST /audit/find": "search",
+    "POST /phone/name": "search",
     "POST /live/events": "answers only GET",
     "POST /v1/live": "answers only GET",
     "POST /phone/events": "answers only GET",

@@ -119,6 +119,14 @@ async def test_second_call_knows_what_the_first_left_behind(browsers: Browsers, 
         assert await page.input_value("[name=caller]") == CALLER
         first = await talk(page)
         await page.screenshot(path=PICTURES / "phone-first-call.png", full_page=True)
+        name = page.locator("[data-part=caller-name]")
+        await expect(name).not_to_have_text("")
+        heard = await name.inner_text()
+        await page.get_by_label("Call as").fill("+12025550199")
+        await expect(name).to_have_text("")
+        await page.get_by_label("Call as").fill(CALLER)
+        await expect(name).to_have_text(heard)
+        first_address = await page.get_by_role("link", name="Open the call").get_attribute("href")
         second = await talk(page)
         await page.screenshot(path=PICTURES / "phone-second-call.png", full_page=True)
         assert "Thursday" not in first
@@ -126,6 +134,10 @@ async def test_second_call_knows_what_the_first_left_behind(browsers: Browsers, 
         await expect(page.locator(".chip").first).to_contain_text(re.compile(r"\d m?s"))
         await expect(page.locator("[data-part=memory]")).to_contain_text("Thursday")
         assert (await Axe().run(page)).response["violations"] == []
+        heard = await name.inner_text()
+        await page.get_by_role("link", name="Open the call").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text(f"{heard} with maya")
+        assert first_address not in page.url
 
 
 async def test_link_is_a_phone_for_one_call(browsers: Browsers, tmp_path: Path):

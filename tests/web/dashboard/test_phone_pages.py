@@ -159,6 +159,18 @@ async def test_pass_follows_its_own_call_alone(booth: Booth):
     assert len({event["session"] for event in events}) == 1
 
 
+async def test_number_to_call_as_is_named(booth: Booth):
+    placed = (await booth.call(caller=OTHER)).json()
+    await booth.talk(placed, "My name is Anna.")
+
+    async def named(caller: str) -> str:
+        form = {"form_token": booth.form_token, "caller": caller}
+        return (await booth.http.post("/phone/name", data=form)).text
+
+    assert await until_it(lambda: named("+1 202 555 0199")) == "Anna"
+    assert [await named(caller) for caller in (CALLER, "Anna", "")] == ["", "", ""]
+
+
 async def test_pass_shows_no_words_of_functions(booth: Booth):
     """They are for operators: a function may return more than the agent says."""
     placed = (await booth.call(caller=CALLER)).json()

@@ -118,7 +118,11 @@ class Call {
       case "finished":
         showMemory(this.placed.watch, "What the agent remembers now", this.nothing);
         transcript.note("Call processed. Call again to hear what the agent remembers.");
-        if (guestToken === null) transcript.link("Open the call", `/calls/${this.placed.session.replace("voice-session:", "")}`);
+        if (guestToken === null) {
+          part("call-page").href = `/calls/${this.placed.session.replace("voice-session:", "")}`;
+          part("call-page").hidden = false;
+          showName(); // the caller may have given one
+        }
         this.following.abort();
         break;
       default:
@@ -172,6 +176,7 @@ async function startCall(event) {
   event?.preventDefault();
   if (call && !call.ended) return;
   call?.following.abort(); // a call that is not saved sends no finished event
+  part("call-page").hidden = true;
   const mine = (call = new Call());
   try {
     await mine.place();
@@ -180,11 +185,15 @@ async function startCall(event) {
   }
 }
 
-// The name of the number to call as, if it is one of the suggested ones.
-part("who")?.caller.addEventListener("input", ({ target }) => {
-  const number = target.value.replace(/[^+\d]/g, "");
-  part("caller-name").textContent = [...target.list.options].find((option) => option.value === number)?.text || "";
-});
+// The name of the number to call as, if it is known.
+async function showName() {
+  const { caller, form_token: token } = part("who");
+  const asked = caller.value;
+  const response = await fetch("/phone/name", { method: "POST", body: new URLSearchParams({ caller: asked, form_token: token.value }) }).catch(() => null);
+  if (asked === caller.value) part("caller-name").textContent = response?.ok ? clean(await response.text()) : "";
+}
+
+part("who")?.caller.addEventListener("input", showName);
 part("who")?.addEventListener("submit", startCall);
 if (!part("who")) part("call").addEventListener("click", startCall);
 part("hang-up").addEventListener("click", () => call?.hangUp());
