@@ -8,6 +8,7 @@ stay as they are.
 import contextlib
 import errno
 import os
+import re
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -24,6 +25,8 @@ MAX_PROMPT_BYTES: Final = 25_000
 MAX_GREETING: Final = 1000
 MAX_VOICE: Final = 200
 _NEW_FILE_MODE: Final = 0o644
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\N{REPLACEMENT CHARACTER}]")
+"""Tabs, line ends and what directs text, such as marks for right-to-left scripts, are none of these."""
 
 
 class AgentFiles:
@@ -67,7 +70,7 @@ class AgentFiles:
 
     def _changed(self, agent: Agent, live: LiveSettings) -> tuple[LiveSettings, dict[Path, str]]:
         """The settings as they would be read, and the new texts of the files."""
-        _check_texts(live)
+        _check_texts(live, agent.live)
         changes: dict[Path, str] = {}
         if live.prompt != agent.prompt:
             changes[self._agents.prompt_path(agent.name)] = f"{live.prompt}\n"
@@ -88,18 +91,33 @@ class AgentFiles:
         return replace(self._agents.check(agent.name, table).live, prompt=live.prompt), changes
 
 
-def _check_texts(live: LiveSettings) -> None:
-    """Raises SettingsError for texts that can't be used."""
-    if not live.prompt:
-        raise SettingsError("the prompt is empty")
-    size = len(live.prompt.encode())
-    if size > MAX_PROMPT_BYTES:
-        raise SettingsError(f"the prompt has {size:,} bytes; it can have {MAX_PROMPT_BYTES:,}")
-    for name, text, limit in (("greeting", live.greeting, MAX_GREETING), ("voice", live.voice, MAX_VOICE)):
-        if len(text) > limit or not text.isprintable():
-            raise SettingsError(f"the {name} must be one line of at most {limit:,} characters")
-    if not live.voice:
-        raise SettingsError("the voice is empty")
+def _check_texts(live: LiveSettings, before: LiveSettings) -> None:
+    """Raises SettingsError for changed texts that can't be used."""
+    if live.prompt != before.prompt:
+        _check_text("prompt", live.prompt)
+        if not live.prompt:
+            raise SettingsError("the prompt is empty")
+        size = len(live.prompt.encode())
+        if size > MAX_PROMPT_BYTES:
+            raise SettingsError(f"the prompt has {size:,} bytes; it can have {MAX_PROMPT_BYTES:,}")
+    if live.greeting != before.greeting:
+        _check_text("greeting", live.greeting)
+        if len(live.greeting) > MAX_GREETING:
+            raise SettingsError(f"the greeting has {len(live.greeting):,} characters; it can have {MAX_GREETING:,}")
+    if live.voice != before.voice:
+        if not live.voice:
+            raise SettingsError("the voice is empty")
+        if len(live.voice) > MAX_VOICE or not live.voice.isprintable():
+            raise SettingsError(f"the voice must be one line of at most {MAX_VOICE:,} characters")
+
+
+def _check_text(name: str, text: str) -> None:
+    """Raises SettingsError for a control character, or what a browser sends in place of one."""
+    if found := _CONTROL.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise SettingsError(
+            f"line {line} of the {name} has a control character, shown as \N{REPLACEMENT CHARACTER}; delete it"
+        )
 
 
 def why_engine_fixed(table: Mapping[str, Any]) -> str:

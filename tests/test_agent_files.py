@@ -127,7 +127,8 @@ def test_writable_file_has_no_reason(folder):
     [
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": "é" * MAX_PROMPT_BYTES}, "the prompt has 50,000 bytes; it can have 25,000"),
-        ({"greeting": "Hi.\nHo."}, "the greeting must be one line of at most 1,000 characters"),
+        ({"prompt": "Hi.\nHo\x07."}, "line 2 of the prompt has a control character, shown as \ufffd; delete it"),
+        ({"greeting": "Hi" * 501}, "the greeting has 1,002 characters; it can have 1,000"),
         ({"voice": ""}, "the voice is empty"),
     ],
 )

@@ -14,7 +14,7 @@ from gateway.memory.stores.documents import NewDocument, time_text
 from gateway.memory.stores.store import MemoryStore
 from gateway.session import TrustLevel, VoiceSession
 from gateway.text.languages import language_table
-from gateway.text.plain_text import singular
+from gateway.text.plain_text import is_plain_line, singular
 
 SOURCE: Final = "pinned-topic"
 CALLS_TO_PIN: Final = 2
@@ -461,8 +461,8 @@ class PinnedTopicStore(MemoryLog[Topic]):
 def _checked(text: str, what: str, most: int) -> str:
     """The text as one line. Raises ValueError, without quoting it, for text that is too long or not plain."""
     line = " ".join(text.split())
-    if not line.isprintable():
-        raise ValueError(f"a {what} must be plain text")
+    if not is_plain_line(line):
+        raise ValueError(f"a {what} must have no control characters")
     if len(line) > most:
         raise ValueError(f"a {what} may have at most {most} characters")
     return line

@@ -9,6 +9,8 @@ _BULLET: Final = re.compile(r"^(?:[#>*+•–—-]+\s+|#+|\d{1,2}[.)]\s+|\[[ xX]
 _LINK: Final = re.compile(r"!?\[([^\]\[]*)\]\([^()\s]*\)")
 _EMPHASIS: Final = re.compile(r"[*`]+|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|~~|__")
 _INVISIBLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ufeff\ud800-\udfff]+")
+_JOINERS: Final = {0x200C: None, 0x200D: None}
+"""Emoji and some scripts need them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ def plain(line: str) -> str:
     line = " ".join(_INVISIBLE.sub(" ", line).split())
     line = _EMPHASIS.sub("", _LINK.sub(r"\1", _BULLET.sub("", line)))
     return _BULLET.sub("", " ".join(line.split())).strip()
+
+
+def is_plain_line(text: str) -> bool:
+    """Whether it has no line ends, control characters or other invisible ones."""
+    return text.translate(_JOINERS).isprintable()
 
 
 def trimmed(text: str, max_characters: int) -> str:

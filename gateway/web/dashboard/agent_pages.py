@@ -334,6 +334,7 @@ class AgentPages:
             here="agents",
             agent=agent,
             live=live,
+            fields=_fields(live),
             base=agent.version,
             changes=_diff(agent.live, live),
             chosen={"caller": EXAMPLES[0], "situation": "verified", **(form or {})},
@@ -387,21 +388,45 @@ class AgentPages:
         return [*tools, *(ShownTool(name, "", "", is_enabled=False) for name in missing)]
 
 
+def _fields(live: LiveSettings) -> dict[str, str]:
+    """The texts of the form's fields."""
+    return {
+        "prompt": live.prompt,
+        "greeting": live.greeting,
+        "voice": live.voice,
+        "engine": ", ".join(live.engine),
+        "transfer_to": "".join(f"{name} = {target}\n" for name, target in live.transfer_to.items()),
+    }
+
+
 def _live_settings(agent: Agent, form: Form) -> LiveSettings:
-    """What a form has. Browsers send line ends as CR LF, and leave out boxes that are not ticked."""
-    lines = [line.partition("=") for line in form.get("transfer_to", "").splitlines() if line.strip()]
-    targets = {name.strip(): transfer_target(target) or target.strip() for name, _, target in lines}
-    engines = [name for name in form.get("engine", "").split(",") if name.strip()]
-    offered = form.get("tools", "").split()
-    kept_off = agent.disabled_tools.difference(offered)  # more tools than the page shows
-    return LiveSettings(
-        prompt=form.get("prompt", "").replace("\r\n", "\n").strip(),
-        greeting=form.get("greeting", "").strip(),
-        voice=form.get("voice", agent.live.voice).strip(),
-        engine=tuple(dict.fromkeys(map(engine_name, engines))) if "engine" in form else agent.engine,
-        disabled_tools=kept_off.union(name for name in offered if f"tool:{name}" not in form),
-        transfer_to=targets if "transfer_to" in form else agent.transfer_to,
+    """What a form has. A field that was not edited leaves its setting as it is, to the last character."""
+    shown = _fields(agent.live)
+    edited = {name: form[name] for name in shown if name in form and _sent(form[name]) != _sent(shown[name])}
+    texts = {name: _sent(text).strip() for name, text in edited.items()}
+    live = agent.live
+    live = replace(
+        live,
+        prompt=texts.get("prompt", live.prompt),
+        greeting=texts.get("greeting", live.greeting),
+        voice=texts.get("voice", live.voice),
     )
+    if "engine" in edited:
+        engines = [name for name in edited["engine"].split(",") if name.strip()]
+        live = replace(live, engine=tuple(dict.fromkeys(map(engine_name, engines))))
+    if "transfer_to" in edited:
+        lines = [line.partition("=") for line in edited["transfer_to"].splitlines() if line.strip()]
+        targets = {name.strip(): transfer_target(target) or target.strip() for name, _, target in lines}
+        live = replace(live, transfer_to=targets)
+    # Browsers leave out boxes that are not ticked, and the page those of more tools than it shows.
+    offered = form.get("tools", "").split()
+    kept_off = agent.disabled_tools.difference(offered)
+    return replace(live, disabled_tools=kept_off.union(name for name in offered if f"tool:{name}" not in form))
+
+
+def _sent(text: str) -> str:
+    """A field's text without what a browser changes in it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _shortened(text: str) -> str:

@@ -17,15 +17,16 @@ from gateway.history.audit_log import AuditAction, AuditOutcome
 from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.erasure import Eraser
 from gateway.history.report import KnownFact, MemoryReports, ReportedTopic
-from gateway.memory.facts import FactStore, unlabelled
+from gateway.memory.facts import FactStore, labelled, unlabelled
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.stores.store import MemoryStore
 from gateway.session import FAILURES
 from gateway.telephony.phone_numbers import searched_digits
 from gateway.text.person_names import searched_words
+from gateway.text.plain_text import is_plain_line
 from gateway.web.audit import audit_note
-from gateway.web.dashboard.html import page_number
+from gateway.web.dashboard.html import cleaned, page_number
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.login import Form, LoginGuard
 from gateway.web.login_sessions import LoginSession
@@ -50,6 +51,7 @@ _NOTICES: Final = {
     "pin": "Topic saved. The agent gets pinned topics in every call.",
     "unpinned": "Topic unpinned.",
     "state": "Value changed.",
+    "same": "No changes to save.",
     "forgot-state": "Value deleted.",
     "forgotten": "Everything about this caller was deleted.",
     "remote": "Deleted here. Some documents remain in the remote store; delete them there.",
@@ -202,9 +204,16 @@ class CallerPages:
         caller, agent, fact = self._caller(request), form.get("agent", ""), form.get("fact", "")
         deletes, note = form.get("do") == "forget", audit_note()
         note.agent, note.action = agent, AuditAction.FACT_ERASE if deletes else AuditAction.FACT_CORRECT
-        text = "" if deletes else unlabelled(" ".join(form.get("text", "").split()))
-        if not deletes and not 0 < len(text) <= MAX_FACT_CHARACTERS:
-            raise HTTPException(400, f"Not saved. A fact has 1 to {MAX_FACT_CHARACTERS} characters.")
+        text = "" if deletes else unlabelled(_line(form.get("text", "")))
+        if not deletes:
+            # Saving what is unverified confirms it.
+            known = [one for one in await self._facts.known(agent, caller, MAX_FACTS) if not one.trust.mark]
+            if text in (unlabelled(_line(cleaned(labelled(one.text)))) for one in known if one.id == fact):
+                return self._same(request)
+            if not 0 < len(text) <= MAX_FACT_CHARACTERS:
+                raise HTTPException(400, f"Not saved. A fact has 1 to {MAX_FACT_CHARACTERS} characters.")
+            if not is_plain_line(text):
+                raise HTTPException(400, "Not saved. The fact has a control character; delete it.")
         if not await self._facts.correct(agent, caller, fact, text, by=_by_operator(), now=datetime.now(UTC)):
             raise HTTPException(404, "Fact not found. It may have been deleted or replaced.")
         return self._back(request, "forgot-fact" if deletes else "fact")
@@ -224,6 +233,13 @@ class CallerPages:
         # A field that the form does not have stays as it is; one that was emptied is cleared.
         about, status = (form[name].strip() if name in form else None for name in ("about", "status"))
         open_items, closed = items if "items" in form else None, form.get("do") == "close"
+        if form.get("do") == "save":
+            pins = await self._pins.pinned(agent, caller, MAX_FACTS, closed=True)
+            if pin := next((one for one in pins if one.title == title), None):
+                closed = not pin.is_open
+                shown = cleaned(pin.about), cleaned(pin.status), [cleaned(item) for item in pin.open_items]
+                if (about, status, open_items) == shown and not pin.trust.mark:
+                    return self._same(request)
         try:
             await self._pins.pin(agent, caller, title, about=about, status=status, open_items=open_items, closed=closed)
         except ValueError as error:
@@ -234,12 +250,16 @@ class CallerPages:
         caller, agent, key = self._caller(request), form.get("agent", ""), form.get("key", "")
         deletes, note = form.get("do") == "forget", audit_note()
         note.agent, note.action = agent, AuditAction.STATE_ERASE if deletes else AuditAction.STATE_CORRECT
-        if key not in await self._state.load(agent, caller):
+        state = await self._state.load(agent, caller)
+        if key not in state:
             raise HTTPException(404, "Value not found. It may have been deleted.")
         if deletes:
             await self._state.drop(agent, caller, key)
             return self._back(request, "forgot-state")
-        values = {key: _value(form.get("value", ""))}
+        text = form.get("value", "").replace("\r\n", "\n")
+        if text == cleaned(_value_text(state[key])) and key not in state.unverified:
+            return self._same(request)
+        values = {key: _value(text)}
         try:
             await self._state.save(agent, caller, values, session_id=_by_operator(), now=datetime.now(UTC))
         except ValueError as error:
@@ -275,6 +295,10 @@ class CallerPages:
             return caller
         raise HTTPException(404, "Caller not found.")
 
+    def _same(self, request: Request) -> Response:
+        audit_note().action = None
+        return self._back(request, "same")
+
     @staticmethod
     def _back(request: Request, done: str) -> Response:
         return RedirectResponse(f"/callers/{request.path_params['who']}?done={done}", 303)
@@ -285,8 +309,13 @@ def _part(items: Sequence[Any], size: int, page: int) -> _Part:
     return _Part(items[start : start + size], len(items), len(items) > start + size)
 
 
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _value_text(value: Value) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    """As JSON if it is not text, or text that `_value` would read as JSON."""
+    return value if isinstance(value, str) and _value(value) == value else orjson.dumps(value).decode()
 
 
 def _by_operator() -> str:

@@ -61,7 +61,7 @@ async def test_saved_texts_are_in_the_files_and_used(visitor: Visitor):
     assert prompt_file(visitor).read_text() == f"{PROMPT}\n"
     assert (visitor.folder / "gateway.toml").read_text() == '[agents.maya]\ngreeting = "Hi!"\n'
     page = await visitor.page("/agents/maya?done=saved")
-    assert "Saved. New calls use this version." in page and 'value="Hi!"' in page
+    assert "Saved. New calls use this version." in page and ">\nHi!</textarea>" in page
 
 
 async def test_change_is_in_history_and_audit_log_without_words(visitor: Visitor):
@@ -133,7 +133,9 @@ async def test_file_changed_elsewhere_is_kept_and_so_is_the_text(visitor: Visito
     "form, problem",
     [
         ({"prompt": "  "}, "Not saved: the prompt is empty."),
-        ({"greeting": "a\nb"}, "Not saved: the greeting must be one line of at most 1,000 characters."),
+        ({"greeting": "a" * 1001}, "Not saved: the greeting has 1,001 characters; it can have 1,000."),
+        ({"prompt": "One\r\nTwo\0"}, "line 2 of the prompt has a control character, shown as \ufffd; delete it."),
+        ({"greeting": "Hi\ufffd"}, "line 1 of the greeting has a control character, shown as \ufffd; delete it."),
         ({"prompt": "é" * 20_000}, "Not saved: the prompt has 40,000 bytes; it can have 25,000."),
         ({"voice": " "}, "Not saved: the voice is empty."),
     ],
@@ -155,9 +157,9 @@ def toml_of(visitor: Visitor) -> str:
 async def edited(visitor: Visitor, **form: str):
     """What the page's form sends, with these changes; an empty `tool:NAME` is a box that is not ticked."""
     page = await visitor.page("/agents/maya")
-    fields = dict(re.findall(r'name="(base|greeting|voice|engine|tools)" value="([^"]*)"', page))
+    fields = dict(re.findall(r'name="(base|voice|engine|tools)" value="([^"]*)"', page))
     fields |= dict.fromkeys(re.findall(r'name="(tool:\w+)" value="on" checked', page), "on")
-    for name in ("prompt", "transfer_to"):
+    for name in ("prompt", "greeting", "transfer_to"):
         [fields[name]] = re.findall(rf'<textarea[^>]* name="{name}"[^>]*>\n(.*?)</textarea>', page, re.DOTALL)
     given = {name: html.unescape(value) for name, value in fields.items()} | form
     sent = {name: value for name, value in given.items() if value or not name.startswith("tool:")}
@@ -169,6 +171,37 @@ async def test_page_sent_back_unchanged_changes_nothing(visitor: Visitor):
         '[agents.maya]\nengine = ["deepgram"]\ntransfer_to = { desk = "+1 202 555 0177", b = "sip:b@example.com" }\n'
         'disabled_tools = ["end_call", "of_a_server_that_is_away"]\n'
     )
+    assert (await edited(visitor)).headers["location"] == "/agents/maya?done=same"
+
+
+UNUSUAL = (
+    '\n\n You\tare &lt;Maya&gt; "\u201ca\u201d" \U0001f469\u200d\U0001f4bb \u05d0\u200e \ufeff\u2028\x0c\x01\n\n'
+    "```\n </textarea>\n\n\n"
+)
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+async def test_unedited_texts_stay_as_they_are(visitor: Visitor, line_end: str):
+    prompt_file(visitor).parent.mkdir()
+    prompt_file(visitor).write_text(UNUSUAL, newline=line_end)
+    written = prompt_file(visitor).read_bytes()
+    toml = (
+        '[agents.maya]\ngreeting = """\\n Bonjour\u00a0!\\n\nJe suis\\u0007 Maya. """\nvoice = " aura "\n'
+        'transfer_to = { "a=b" = "+12025550177", desk = "+12025550178" }\n'
+    )
+    (visitor.folder / "gateway.toml").write_text(toml)
+    assert (await edited(visitor)).headers["location"] == "/agents/maya?done=same"
+    assert (prompt_file(visitor).read_bytes(), toml_of(visitor)) == (written, toml)
+    assert (await edited(visitor, **{"tool:end_call": ""})).headers["location"] == "/agents/maya?done=saved"
+    assert prompt_file(visitor).read_bytes() == written
+    assert toml_of(visitor) == f'{toml}disabled_tools = ["end_call"]\n'
+
+
+async def test_unusual_characters_are_saved(visitor: Visitor):
+    prompt = 'First.\r\n\r\n\tSecond &amp; "third" \U0001f469\u200d\U0001f4bb \u200fשלום'
+    await saved(visitor, prompt=prompt, greeting="Bonjour\u00a0!\r\nC'est \U0001f469\u200d\U0001f4bb.")
+    assert prompt_file(visitor).read_text() == prompt.replace("\r\n", "\n") + "\n"
+    assert 'greeting = "Bonjour\u00a0!\\nC\'est \U0001f469\u200d\U0001f4bb."' in toml_of(visitor)
     assert (await edited(visitor)).headers["location"] == "/agents/maya?done=same"
 
 

@@ -41,6 +41,7 @@ from tests.web.dashboard.scenes import (
     live_call,
     logged_in,
 )
+from tests.web.dashboard.test_agent_pages import UNUSUAL
 from tests.web.dashboard.test_call_pages import HOSTILE
 from tests.web.dashboard.worst_cases import fill_long_call
 
@@ -447,6 +448,33 @@ async def test_transcript_comes_first_on_a_phone(browsers: Browsers, tmp_path: P
         button = await tab.page.get_by_role("button", name="Call", exact=True).bounding_box()
         assert transcript is not None and button is not None
         assert transcript["y"] < button["y"] < 700
+
+
+async def test_browsers_send_back_what_an_agents_page_shows(browsers: Browsers, tmp_path: Path):
+    """Also in Firefox."""
+    require_firefox()
+    prompt, toml = tmp_path / "data" / "prompts" / "maya.md", tmp_path / "gateway.toml"
+    prompt.parent.mkdir(parents=True)
+    prompt.write_bytes(UNUSUAL.encode() + b"\0\r\n")
+    toml.write_text(
+        '[agents.maya]\ngreeting = "\\n\\nHi!\\r\\n&amp;\\u0000 "\ntransfer_to = {"a=b" = "+12025550177"}\n'
+    )
+    written = prompt.read_bytes(), toml.read_bytes()
+    save = "document.querySelector('[formaction$=save]').click()"
+    async with a_tab(browsers, tmp_path) as tab, running_firefox(tmp_path, {}) as firefox:
+        await tab.log_in()
+        await tab.open("/agents/maya")
+        await tab.page.evaluate(save)
+        await expect(tab.page.get_by_text("No changes to save.")).to_be_visible()
+        await firefox.go(f"{tab.stage.url}/login?code={LoginLinks(Secret(ADMIN)).make()}")
+        await firefox.go(f"{tab.stage.url}/agents/maya")
+        await firefox.run(save)
+
+        async def has_answered() -> bool:
+            return await firefox.run("location.search") == "?done=same"
+
+        await until_it(has_answered)
+        assert (prompt.read_bytes(), toml.read_bytes()) == written
 
 
 @pytest.mark.parametrize("look", ["light", "phone"])

@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime
+from html import unescape
 
 from markupsafe import escape
 
@@ -11,6 +12,7 @@ from gateway.history.report import MemoryReports
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore
+from gateway.session import TrustLevel
 from tests.calls.aftermath import a_session
 from tests.web.conftest import Visitor
 from tests.web.dashboard.examples import keep
@@ -144,6 +146,54 @@ async def test_state_can_be_changed_and_forgotten(visitor: Visitor):
     assert await state.load("maya", ANA) == {"visits": 3}
     assert (await visitor.post(f"{address}/state", agent="maya", key="bike", value="x")).status_code == 404
     assert (await visitor.post(f"{address}/state", agent="maya", key="visits", value="[1]")).status_code == 400
+
+
+async def test_unedited_forms_change_nothing(visitor: Visitor):
+    address, state = await visitor.caller_address(), CallerStateStore(visitor.store)
+    items = ["Call Ana", "\U0001f469\u200d\U0001f4bb"]
+    await PinnedTopicStore(visitor.store).pin("maya", ANA, "Bike", about='"Brake" &lt;pads&gt;', open_items=items)
+    values = {"size": "54", "note": "two\n\nlines", "quote": '"x"', "seats": {"a": 1}, "ok": True}
+    await state.save("maya", ANA, values, session_id="voice-session:1", now=visitor.session.started_at)
+    page = await visitor.page(address)
+    before = (await MemoryReports(visitor.store).of(ANA)).as_json()
+    sent = 0
+    for action, content in re.findall(r'<form[^>]*action="([^"]*/(?:facts|pins|state))"(.*?)</form>', page, re.DOTALL):
+        fields = re.findall(r'<input[^>]*? name="(\w+)"(?: value="([^"]*)")?', content)
+        fields += re.findall(r'<textarea name="(\w+)"[^>]*>\n(.*?)</textarea>', content, re.DOTALL)
+        given = {name: unescape(value).replace("\n", "\r\n") for name, value in fields if name != "form_token"}
+        if 'value="save"' in content:
+            answer = await visitor.post(action, **given, do="save")
+            assert answer.headers["location"] == f"{address}?done=same"
+            sent += 1
+    assert sent == 9 and (await MemoryReports(visitor.store).of(ANA)).as_json() == before
+    assert await state.load("maya", ANA) == values | {"bike": "road, size 54"}
+
+
+async def test_unverified_fact_is_confirmed_by_saving_it(visitor: Visitor):
+    session = a_session(caller=ANA, trust=TrustLevel.SUMMARIES)
+    await FactStore(visitor.store).learn(session, [CallerFact("Rides a tandem", "other", 0.9, (1,))], datetime.now(UTC))
+    form, address = await fact_form(visitor, "Rides a tandem"), await visitor.caller_address()
+    answer = await visitor.post(f"{address}/facts", **form, do="save", text="Rides a tandem")
+    assert answer.headers["location"] == f"{address}?done=fact"
+    [fact] = [one for one in await FactStore(visitor.store).known("maya", ANA, 99) if one.text == "Rides a tandem"]
+    assert not fact.trust.mark
+
+
+async def test_closed_topic_stays_closed_until_it_is_reopened(visitor: Visitor):
+    pins, address = PinnedTopicStore(visitor.store), await visitor.caller_address()
+    given = {"agent": "maya", "title": "Bike", "about": "Brake pads", "status": "", "items": ""}
+    for do, about in (("close", ""), ("save", "Both"), ("save", "Both"), ("pin", "Both")):
+        await visitor.post(f"{address}/pins", **{**given, "about": about}, do=do)
+        [pin] = await pins.pinned("maya", ANA, closed=True)
+        assert (pin.about, pin.is_open) == (about, do == "pin")
+
+
+async def test_control_characters_are_refused(visitor: Visitor):
+    form, address = await fact_form(visitor, "Can't take calls at work"), await visitor.caller_address()
+    answer = await visitor.post(f"{address}/facts", **form, do="save", text="Likes\0tea")
+    assert answer.status_code == 400 and "The fact has a control character; delete it." in answer.text
+    answer = await visitor.post(f"{address}/pins", agent="maya", title="Tea\0", do="pin")
+    assert answer.status_code == 400 and "a title must have no control characters" in answer.text
 
 
 async def test_export_is_everything(visitor: Visitor):
