@@ -280,7 +280,7 @@ class CallsTable:
     async def by_ids(self, session_ids: Iterable[str]) -> list[CallRow]:
         """The calls with these ids, in their order; unknown ids are skipped."""
         ids = list(session_ids)
-        marks = ", ".join("?" * len(ids))
+        marks = ", ".join("?" * len(ids)) or "NULL"
         rows = await self._store.fetch(f"SELECT {_COLUMNS} FROM finished_calls WHERE session_id IN ({marks})", *ids)
         found = {row[0]: CallRow(*row) for row in rows}
         return [found[id_] for id_ in ids if id_ in found]
@@ -288,7 +288,8 @@ class CallsTable:
     async def finished(self, session_ids: Iterable[str]) -> list[FinishedCall]:
         """The calls with these ids, in any order."""
         ids = list(session_ids)
-        query = f"{WITH_RECEIPT} WHERE session_id IN ({', '.join('?' * len(ids))})"
+        marks = ", ".join("?" * len(ids)) or "NULL"
+        query = f"{WITH_RECEIPT} WHERE session_id IN ({marks})"
         return await self._store.look(lambda connection: [*map(call_from_row, connection.execute(query, ids))])
 
     async def count(self, wanted: CallRowFilter) -> int:

@@ -139,6 +139,11 @@ async def test_wanted_calls_are_found(store, wanted, found):
     assert [row for row in every if wanted.admits(row)] == page
 
 
+async def test_no_ids_find_no_calls(store):
+    calls = CallsTable(store)
+    assert await calls.by_ids([]) == await calls.finished([]) == []
+
+
 async def test_ids_keep_their_order(store):
     first, second = await a_call(store), await a_call(store, day=1)
     rows = await CallsTable(store).by_ids([first.id, "voice-session:unknown", second.id])
