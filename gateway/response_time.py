@@ -3,7 +3,8 @@ Response time: from the caller's last voiced frame to the first frame of the ans
 
 The gateway measures both in the audio, so the figure means the same with every engine. It contains everything between:
 the silence in which the engine decides that the caller has finished, the transcript, the language model and the voice.
-A filler is not an answer, nor are an operator's words. A greeting answers nothing and has no response time.
+A filler is not an answer, nor are an operator's words, nor `one_moment`, which is said when the language model is slow.
+A greeting answers nothing and has no response time.
 
 Every page, command and metric shows this figure. Where no voiced frame was found, as on a very noisy line, the same
 interval is counted from a later event, and `CountedFrom` says which.
@@ -63,6 +64,7 @@ class ResponseTime:
     transcript: float | None = None
     llm_request: float | None = None
     first_token: float | None = None
+    """The first text of the answer: a function call is none."""
     first_audio: float | None = None
     """The engine's first audio arrived."""
     first_frame: float | None = None

@@ -30,6 +30,7 @@ from gateway.web.login_sessions import LoginLinks
 from tests.fakes.cascade import FakeCascade
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.llm import FakeLlm
+from tests.fakes.llm_script import Pace
 from tests.fakes.openai_realtime import FakeRealtime
 from tests.live import watching
 from tests.stage import ADMIN, CALLER, SOUND, make_carrier, patient_client, running_gateway, staged, until, until_it
@@ -39,6 +40,9 @@ LINEAR = np.array([mulaw_to_linear(sample) for sample in range(256)], np.float64
 WORDS = bundled_sound("apology")[:8_000]  # a second of speech
 CASCADE = "deepgram/flux-general-en+deepgram/aura-2-thalia-en"
 FUNCTION = {"name": "search_memory", "arguments": '{"query": "bike"}'}
+SAID = "I can't continue this call right now."
+SLOW_MODEL = 'greeting = "Hello."\nfirst_token_seconds = 0.2\nno_answer = "Sorry."'
+"""After 0.2 s the caller hears "One moment, please.", which is not an answer."""
 
 
 def measured_in(recording: Path) -> float:
@@ -81,7 +85,7 @@ async def service_call(
         await in_real_time(call, SILENCE_FRAME * 20 + WORDS)
         silence = asyncio.create_task(in_real_time(call, SILENCE_FRAME * 50))
         await asyncio.sleep(0.4)
-        await conversation.user_says("I can't continue this call right now.")
+        await conversation.user_says(SAID)
         await asyncio.sleep(0.2)
         if calls_function:
             await conversation.send_conversation_text("assistant", "Let me look.")
@@ -96,6 +100,50 @@ async def service_call(
         await silence
         await call.hang_up()
         yield
+
+
+async def slow_cascade_call(folder: Path, url_of: list[str]) -> AsyncIterator[None]:
+    """A call in which the cascade's model takes 0.8 s."""
+    async with staged(
+        folder,
+        make_carrier("twilio"),
+        engine=FakeCascade(folder, {"maya": SLOW_MODEL}),
+        RECORD_DIR=str(folder / "records"),
+    ) as stage:
+        url_of.append(stage.url)
+        yield
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await in_real_time(call, SILENCE_FRAME * 20 + WORDS)
+        silence = asyncio.create_task(in_real_time(call, SILENCE_FRAME * 70))
+        await asyncio.sleep(0.4)
+        await conversation.user_says(SAID)
+        await asyncio.sleep(0.8)
+        await stage.answer(call, conversation, "What a pity.")
+        await silence
+        await call.hang_up()
+        yield
+
+
+async def slow_deepgram_call(folder: Path, url_of: list[str]) -> AsyncIterator[None]:
+    """A call in which the agent's own language model, which Deepgram reaches at the gateway, takes 0.8 s."""
+    async with FakeLlm(pace=Pace(before_first_token=0.8)) as llm:
+        llm.answers("What a pity.")
+        brain = f'brain = {{ url = "{llm.url}/v1", model = "test", api_key = "test-key" }}'
+        (folder / "gateway.toml").write_text(f"[agents.maya]\n{SLOW_MODEL}\n{brain}\n")
+        async with staged(folder, make_carrier("twilio"), RECORD_DIR=str(folder / "records")) as stage:
+            url_of.append(stage.url)
+            yield
+            call, conversation = await stage.dial()
+            await stage.played(call, conversation)
+            await in_real_time(call, SILENCE_FRAME * 20 + WORDS)
+            silence = asyncio.create_task(in_real_time(call, SILENCE_FRAME * 90))
+            await asyncio.sleep(0.4)
+            await conversation.user_says(SAID)
+            await silence
+            await stage.played(call, conversation)
+            await call.hang_up()
+            yield
 
 
 async def local_call(folder: Path, url_of: list[str]) -> AsyncIterator[None]:
@@ -136,6 +184,8 @@ async def local_call(folder: Path, url_of: list[str]) -> AsyncIterator[None]:
         "openai, text after the answer",
         "xai",
         "cascade",
+        "cascade, slow model",
+        "deepgram, slow model",
         "local",
     ],
 )
@@ -145,12 +195,16 @@ async def test_every_place_shows_what_the_recording_shows(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
     urls: list[str] = []
-    named = CASCADE if engine == "cascade" else engine.partition(",")[0]
+    named = CASCADE if "cascade" in engine else engine.partition(",")[0]
     match engine:
         case "local":
             call = local_call(tmp_path, urls)
         case "deepgram" | "deepgram, function before the audio":
             call = service_call(FakeDeepgram(), tmp_path, urls, calls_function="function" in engine)
+        case "cascade, slow model":
+            call = slow_cascade_call(tmp_path, urls)
+        case "deepgram, slow model":
+            call = slow_deepgram_call(tmp_path, urls)
         case "cascade":
             call = service_call(FakeCascade(tmp_path, {"maya": 'greeting = "Hello."'}), tmp_path, urls)
         case "xai":

@@ -124,7 +124,7 @@ class SpeechOutput:
             return
         now = self._loop.time()
         is_answer = not self._filler.saying
-        is_new = is_answer and not self._transcript.has_audio
+        is_new = is_answer and (not self._transcript.has_audio or self._latency.awaits_answer)
         if is_answer:
             self._filler.stop_playing()
             self._answer_began.set()
@@ -162,8 +162,10 @@ class SpeechOutput:
             self.play(held)
         if self._playout.unmarked:  # shows exactly whether the previous sentence was heard
             self._carrier.send_mark(self._playout.next_mark())
-        by_operator = self._transcript.agent_said(text, datetime.now(UTC))
-        self._latency.agent_said(by_operator=by_operator)
+        before_answer = self._latency.precedes_answer(text)
+        by_operator = self._transcript.agent_said(text, datetime.now(UTC), before_answer=before_answer)
+        if not before_answer:
+            self._latency.agent_said(by_operator=by_operator)
 
     def words_timed(self, ends: Sequence[WordEnd]) -> None:
         """Where words of the last text end in its audio, which follows."""

@@ -172,8 +172,8 @@ class Transcript:
         self._records.events.caller_said(text, at, is_late=is_late)
         return said
 
-    def agent_said(self, text: str, at: datetime) -> bool:
-        """Returns whether an operator had the agent say it."""
+    def agent_said(self, text: str, at: datetime, *, before_answer: bool = False) -> bool:
+        """`before_answer`: the answer is still to come. Returns whether an operator had the agent say it."""
         by_operator = self._takes_operator_words(text)
         if by_operator is not self._by_operator and self._answer_at is not None:
             self._end_answer()  # a turn is either the agent's own or the operator's
@@ -183,7 +183,7 @@ class Transcript:
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        self._records.events.agent_said(self._number, text, at, by_operator=by_operator)
+        self._records.events.agent_said(self._number, text, at, by_operator=by_operator, before_answer=before_answer)
         return by_operator
 
     def operator_says(self, text: str) -> None:

@@ -1,5 +1,6 @@
 """Measures the response time of each answer (`gateway/response_time.py`), stage by stage. No clock: times are given."""
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -56,6 +57,10 @@ class TurnLatencyTracker:
         """The last voiced frame of the previous turn, if that got no answer: some engines split a turn."""
         self._by_operator: bool | None = None
         """Whether an operator spoke first after the turn; None until something was said."""
+        self._one_moment = ""
+        """The words that are said before the answer because the language model is slow."""
+        self._before_answer = False
+        """Whether the agent's last text was such words."""
         self._started = self._ended = float("-inf")
         """When the engine reported the start of this turn, and the end of the previous one."""
 
@@ -72,7 +77,7 @@ class TurnLatencyTracker:
         is_answered = "first_frame" in self._seen or self._by_operator
         self._unanswered = self._voiced if is_turn and not is_answered else None
         self._seen, self._reported, self._turn, self._voiced, self._zero = {}, {}, "", None, None
-        self._by_operator = None
+        self._by_operator, self._one_moment, self._before_answer = None, "", False
         if turn is not None:
             self.finished.append(turn)
             self._on_turn(turn)
@@ -111,16 +116,39 @@ class TurnLatencyTracker:
     def first_token(self, at: float) -> None:
         self._seen.setdefault("first_token", at)
 
+    def one_moment(self, text: str) -> None:
+        """The caller is about to hear these words, because the language model is slow."""
+        self._one_moment = _words(text)
+
     def first_audio(self, at: float) -> None:
-        if not self._by_operator:
+        if not self._by_operator and not self._before_answer:
             self._seen.setdefault("first_audio", at)
 
     def first_frame(self, at: float) -> None:
-        if self._by_operator:
+        if self._before_answer:
+            pass
+        elif self._by_operator:
             self._on_answer(None)
         elif "first_frame" not in self._seen:
             self._seen["first_frame"] = at
             self._on_answer(self._measured() if self._turn or "transcript" in self._seen else None)
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether what the agent has said until now only puts the answer off."""
+        return bool(self._one_moment) and "first_frame" not in self._seen
+
+    def precedes_answer(self, text: str) -> bool:
+        """
+        Whether this text of the agent, before or after its audio, is only the words of `one_moment` or some of them.
+
+        The same words in the middle of an answer delay only the rest of it.
+        """
+        self._before_answer = self._by_operator is None and _words(text) in self._one_moment
+        if self._before_answer:
+            self._seen.pop("first_audio", None)
+            self._seen.pop("first_frame", None)
+        return self._before_answer
 
     def agent_said(self, *, by_operator: bool) -> None:
         """
@@ -186,3 +214,8 @@ class TurnLatencyTracker:
             del at["transcript"]
         seconds = {stage: round(at[stage] - zero, _DIGITS) for stage in STAGES if stage in at}
         return ResponseTime(**seconds, counted_from=counted_from)
+
+
+def _words(text: str) -> str:
+    """The words alone, each between spaces: engines change the punctuation."""
+    return "".join([" ", *(f"{word} " for word in re.findall(r"\w+", text.casefold()))])

@@ -204,18 +204,25 @@ class CallEvents:
         if not is_late:
             self.turn_ended()
 
-    def agent_said(self, answer: int, text: str, at: datetime, *, by_operator: bool = False) -> None:
+    def agent_said(
+        self, answer: int, text: str, at: datetime, *, by_operator: bool = False, before_answer: bool = False
+    ) -> None:
         """
         A piece of the agent's answer of that number.
 
         The first piece is stored at once. It is published with its latency, when its audio has been sent, unless
-        something else is published first: then the latency follows as an event of its own.
+        something else is published first: then the latency follows as an event of its own. A piece that only puts
+        the answer off has none.
         """
         self._release_held()
         self._awaits_audio = None
         piece = {"event": "turn", "at": at.isoformat(), "speaker": "agent", "text": text, "answer": answer}
         piece |= {"by_operator": True} if by_operator else {}
         self._share_row(piece)
+        if before_answer:
+            self._sounded, self._latency = False, {}
+            self._publish(piece)
+            return
         if self._sounded:
             self._publish(piece if by_operator else piece | self._latency)
             self._latency = {}

@@ -55,11 +55,16 @@ Report = Callable[[ModelAttempt], None]
 
 
 class LatencyObserver(Protocol):
-    """Notified of the first request to a model and of its first token, in time.monotonic seconds."""
+    """
+    Notified of requests to a model and of the first text of each answer, in time.monotonic seconds, and of the words
+    that are said before an answer because the model is slow.
+    """
 
     def llm_request(self, at: float) -> None: ...
 
     def first_token(self, at: float) -> None: ...
+
+    def one_moment(self, text: str) -> None: ...
 
 
 ReplyTo = Callable[[str], Awaitable[str]]
@@ -69,6 +74,7 @@ ReplyTo = Callable[[str], Awaitable[str]]
 class _NoObserver:
     def llm_request(self, at: float) -> None: ...
     def first_token(self, at: float) -> None: ...
+    def one_moment(self, text: str) -> None: ...
 
 
 async def _no_reply(said: str) -> str:
@@ -421,6 +427,7 @@ class _FallbackRace:
         self._put = put
         self._observer = observer
         self._report = report
+        self._has_text = False
         self._slow: set[Upstream] = set()
         self._rules = load_rules(llm.language)
         self._attempts: list[asyncio.Task[None]] = []
@@ -493,7 +500,6 @@ class _FallbackRace:
         self._winner = asyncio.current_task()
         self._patience.reschedule(None)
         self._news.set()
-        self._observer.first_token(time.monotonic())
         for attempt in self._attempts:
             if attempt is not self._winner:
                 attempt.cancel()
@@ -510,11 +516,15 @@ class _FallbackRace:
         self.has_answered = self.has_answered or bool(events)
         for event in events:
             if isinstance(event, TextDelta) and event.text.strip():
+                if not self._has_text:
+                    self._has_text = True
+                    self._observer.first_token(time.monotonic())
                 self.stop = "" if event.text.rstrip()[-1] in ".!?…" else "."
             self._put(event)
 
     def _say_one_moment(self) -> None:
         if self._winner is None and self._llm.one_moment:
+            self._observer.one_moment(self._llm.one_moment)
             self._put(TextDelta(f"{self._llm.one_moment} "))
 
 

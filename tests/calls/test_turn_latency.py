@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.calls.turn_latency import TurnLatencyTracker, observe
-from gateway.metrics import REGISTRY
+from gateway.history.calls_table import percentiles
+from gateway.metrics import REGISTRY, RESPONSE_SECONDS
 from gateway.response_time import STAGES, CountedFrom, ResponseTime
 
 ENGINE, TRANSCRIPT = CountedFrom.ENGINE, CountedFrom.TRANSCRIPT
@@ -214,6 +216,41 @@ def test_operators_words_are_no_response(text_first: bool) -> None:
         assert answers == [None, None, clock.finished[1]]
 
 
+@pytest.mark.parametrize("text_first", [True, False])
+def test_words_before_the_answer_are_no_response(text_first: bool) -> None:
+    """The model is slow, and the caller hears "One moment, please." first."""
+    shown: list[ResponseTime | None] = []
+    clock = TurnLatencyTracker(lambda turn: None, on_answer=shown.append)
+
+    def says(text: str, at: float) -> None:
+        for step in ("text", "audio") if text_first else ("audio", "text"):
+            if step == "audio":
+                clock.first_audio(at)
+                clock.first_frame(at)
+            elif not clock.precedes_answer(text):
+                clock.agent_said(by_operator=False)
+
+    clock.transcript(10.0, 9.4)
+    clock.llm_request(10.0)
+    clock.one_moment("One moment, please. I'm looking.")
+    assert clock.awaits_answer
+    says("One moment, please.", 12.0)
+    says("I'm looking.", 12.5)
+    assert clock.awaits_answer
+    clock.first_token(13.0)
+    says("It is ready.", 13.2)
+    if not text_first:  # with the text it is known that audio is the answer's
+        clock.first_audio(13.2)
+        clock.first_frame(13.2)
+    clock.one_moment("One moment, please. I'm looking.")  # before a second part of the answer
+    says("One moment, please.", 15.0)
+    clock.finish_turn()
+    answer = ResponseTime(transcript=0.6, llm_request=0.6, first_token=3.6, first_audio=3.8, first_frame=3.8)
+    assert clock.finished == [answer]
+    assert shown[-1] == answer
+    assert len(shown) == (1 if text_first else 2)
+
+
 def test_named_turn_without_words_is_none() -> None:
     shown: list[ResponseTime | None] = []
     clock = TurnLatencyTracker(lambda turn: None, on_answer=shown.append)
@@ -290,3 +327,32 @@ def test_known_stages_are_observed() -> None:
     assert [stage for stage in STAGES if read("count", stage) > counts[stage]] == ["transcript", "llm_request"]
     assert read("sum", "llm_request") == total
     assert unmeasured() == others + 1
+
+
+@pytest.mark.parametrize("longest", [0.3, 0.9, 1.9, 3.0, 4.9])
+def test_quantiles_of_the_histogram_are_those_of_the_answers(longest: float) -> None:
+    """As Prometheus computes them, and as the Health page and `gateway latency` do."""
+    engine = f"answers up to {longest} s"
+    answers = [longest * (0.1 + 0.9 * (number / 100) ** 2) for number in range(1, 101)]
+    for seconds in answers:
+        observe(engine, ResponseTime(first_frame=seconds))
+    ranks = [50, 90, 95]
+    for rank, exact in zip(ranks, percentiles(np.array(answers), ranks), strict=True):
+        if exact >= 0.2:
+            assert histogram_quantile(engine, rank / 100) == pytest.approx(exact, rel=0.125, abs=0.05)
+
+
+def histogram_quantile(engine: str, rank: float) -> float:
+    below, count = 0.0, 0.0
+    wanted = rank * (sample("count", engine) or 0.0)
+    for bound in RESPONSE_SECONDS:
+        reached = sample("bucket", engine, le=str(bound)) or 0.0
+        if reached >= wanted:
+            return below + (bound - below) * (wanted - count) / (reached - count)
+        below, count = bound, reached
+    return below
+
+
+def sample(kind: str, engine: str, **more: str) -> float | None:
+    labels = {"stage": "first_frame", "engine": engine, **more}
+    return REGISTRY.get_sample_value(f"voice_gateway_turn_stage_seconds_{kind}", labels)

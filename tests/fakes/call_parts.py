@@ -32,7 +32,9 @@ class FakeEvents:
     def caller_said(self, text: str, at: datetime, *, is_late: bool = False) -> None:
         self.written.append(("caller", text))
 
-    def agent_said(self, answer: int, text: str, at: datetime, *, by_operator: bool = False) -> None:
+    def agent_said(
+        self, answer: int, text: str, at: datetime, *, by_operator: bool = False, before_answer: bool = False
+    ) -> None:
         self.written.append(("agent", text))
 
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:

@@ -327,7 +327,9 @@ class Rows:
         late = {"late": True} if is_late else {}
         self._append({"event": "turn", "speaker": "caller", "text": text, "at": at.isoformat(), **late})
 
-    def agent_said(self, answer: int, text: str, at: datetime, *, by_operator: bool = False) -> None:
+    def agent_said(
+        self, answer: int, text: str, at: datetime, *, by_operator: bool = False, before_answer: bool = False
+    ) -> None:
         piece = {"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at.isoformat()}
         self._append({**piece, **({"by_operator": True} if by_operator else {})})
 

@@ -3,6 +3,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.history.call_log import CallLog, Cursor, events_of_call, turns_from_rows
 from gateway.history.live_events import EventPublisher
 from gateway.llm.chat import ModelAttempt, ModelName
@@ -82,6 +84,21 @@ async def test_latency_follows_a_text_that_is_published(tmp_path: Path) -> None:
     ]
     assert [logged.response for logged in turns_from_rows(events)] == [None, MEASURED]
     log.close()
+
+
+@pytest.mark.parametrize("audio_first", [False, True])
+async def test_words_before_the_answer_are_published_at_once(audio_first: bool) -> None:
+    published: list[Mapping[str, Any]] = []
+    call = EventPublisher(listener=published.append).of(VoiceSession("maya", "+12025550143", "twilio"))
+    call.caller_said("Is it ready?", NOW)
+    if audio_first:  # and whose audio it is, is not known yet
+        call.first_audio_sent(ResponseTime(first_frame=0.5))
+    call.agent_said(1, "One moment, please.", NOW, before_answer=True)
+    assert (published[-1]["text"], published[-1].get("latency")) == ("One moment, please.", None)
+    call.agent_said(1, "It is.", NOW)
+    call.first_audio_sent(MEASURED)
+    assert (published[-1]["text"], published[-1]["latency"]) == ("It is.", 0.84)
+    assert [logged.response for logged in turns_from_rows(published)] == [None, MEASURED]
 
 
 async def test_model_of_the_engine_is_named_with_the_answer() -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 
 import pytest
 
@@ -164,12 +165,26 @@ async def test_turn_is_watched(agent_llms):
         def first_token(self, at):
             self.seen.append(("first token", at))
 
+        def one_moment(self, text):
+            self.seen.append((text, time.monotonic()))
+
     watch = Watch()
     responder = agent_llms.responder(await agent_llms.llm())
     responder.observe_latency(watch)
     await asyncio.gather(ask(responder), ask(responder))
     assert [what for what, _ in watch.seen] == ["request", "first token"]
     assert watch.seen == sorted(watch.seen, key=lambda seen: seen[1])
+    watch.seen.clear()
+    slow = await agent_llms.llm(pace=Pace(before_first_token=SLOW))
+    responder = agent_llms.responder(slow, first_token_seconds=SHORT, one_moment=ONE_MOMENT)
+    responder.observe_latency(watch)
+    await ask(responder)
+    assert [what for what, _ in watch.seen] == ["request", ONE_MOMENT, "first token"]
+    watch.seen.clear()
+    calling = agent_llms.responder(await agent_llms.llm(Answer(tools=(ToolCall("order_status", "{}"),))))
+    calling.observe_latency(watch)
+    await ask(calling, question(tools=(TOOL,)))
+    assert [what for what, _ in watch.seen] == ["request"]
 
 
 # Sharing and dropping
