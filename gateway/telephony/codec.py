@@ -145,6 +145,10 @@ class CarrierCodec(ABC):
             case _:
                 return []  # "connected", and messages that carriers add later: an unknown one must not end a call
 
+    def recorded(self, frame: bytes) -> bytes:
+        """A frame that was received, as a recording has it: with mu-law audio."""
+        return frame
+
     def end(self, *, stopped: bool = False) -> list[CarrierEvent]:
         """End the stream, after a `stop` or a lost socket. Returns events held back for reordering; safe to repeat."""
         if self.state is StreamState.STOPPED:

@@ -191,7 +191,7 @@ class MediaStream:
             self._protocol_error(error)
             return
         if self._recorder is not None:
-            self._recorder.from_carrier(data)
+            self._recorder.from_carrier(self._codec.recorded(data))
         for event in events:
             self._deliver(event)
 

@@ -70,6 +70,15 @@ class TelnyxCodec(CarrierCodec):
             pass  # `receive` reports the problem
         return None
 
+    def recorded(self, frame: bytes) -> bytes:
+        if self._alaw:
+            message = orjson.loads(frame)
+            if message["event"] == "media" and message["media"].get("track", "inbound") == "inbound":
+                audio = alaw_to_mulaw(self._payload(message["media"]))
+                message["media"]["payload"] = b64encode(audio).decode()
+                return orjson.dumps(message)
+        return frame
+
     def send_audio(self, audio: bytes) -> list[bytes]:
         self._must_stream()
         if self._remainder:

@@ -60,7 +60,10 @@ def test_a_law_becomes_mu_law() -> None:
     start["start"]["media_format"]["encoding"] = "PCMA"
     codec = TELNYX.codec()
     codec.receive(json.dumps(start))
-    assert codec.receive(TELNYX.media(b"\xd5" * 160)) == [AudioReceived(alaw_to_mulaw(b"\xd5" * 160))]
+    mulaw = alaw_to_mulaw(b"\xd5" * 160)
+    assert codec.receive(TELNYX.media(b"\xd5" * 160)) == [AudioReceived(mulaw)]
+    recorded = codec.recorded(TELNYX.media(b"\xd5" * 160).encode())
+    assert json.loads(recorded) == json.loads(TELNYX.media(mulaw))
 
 
 @pytest.mark.parametrize(
