@@ -21,6 +21,9 @@ from gateway.session import TrustLevel, VoiceSession
 
 _Item = TypeVar("_Item", Fact, PinnedTopic)
 
+RecordedMemory = dict[str, Sequence[PastCall | Fact | PinnedTopic]]
+"""Calls, facts and pins, as a recording stores them."""
+
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
 
 
@@ -155,11 +158,15 @@ class AgentContext:
         return self._memory.elapsed if self._memory is not None else 0.0
 
     @property
-    def recorded_memory(self) -> dict[str, Sequence[PastCall | Fact | PinnedTopic]]:
-        """The memory as a recording stores it, so that a replay can provide the same."""
-        memory = self._access.memory  # all of it, not only what the agent is given: it identifies the speaker
-        facts, topics = (memory.facts, memory.topics) if memory is not None else ([], [])
-        return {"calls": list(self._calls), "facts": list(facts), "pins": list(topics)}
+    def recorded_memory(self) -> RecordedMemory:
+        """
+        The memory as a recording stores it, so that a replay can provide the same.
+
+        Not only what the agent is given: the rest identifies the speaker, or is another one's.
+        """
+        memory = self._access.memory
+        calls, facts, topics = memory.of_everyone if memory is not None else ([], [], [])
+        return {"calls": calls, "facts": facts, "pins": topics}
 
     @property
     def receipt(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from gateway.calls.monitoring import CallMonitor, is_loud
 from gateway.calls.playout import Playout
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
-from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript
+from gateway.calls.transcript import PIN_REMOVED, CallRecords, Transcript, loop_clock
 from gateway.calls.turn_latency import TurnLatencyTracker, observe
 from gateway.calls.turn_taking import TurnTaking
 from gateway.calls.voicemail import MailboxHandler, VoicemailTimeouts
@@ -147,7 +147,7 @@ class Call:
         self._log = CallLogger(logging.getLogger(__name__), {"call": self.name, "agent": config.name})
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
-        self.transcript = Transcript(session, Playout(), records)
+        self.transcript = Transcript(session, Playout(), records, now=loop_clock())
         self._speech = SpeechOutput(
             carrier, self.transcript, self.monitor, self.latency, config.filler or NO_FILLER, self.say, timeouts.speech
         )
@@ -345,7 +345,7 @@ class Call:
                 if turn:
                     self._caller_speaking = False
                     self._engine.answer_due_since = self._loop.time()
-                    self.transcript.caller_finished(turn, datetime.now(UTC))
+                    self.transcript.caller_finished(turn, self.transcript.now())
             case FunctionsRequested(calls):
                 self._speech.open_gate()
                 if (session := self._engine.session) is not None and not self._end.is_over:
@@ -412,7 +412,7 @@ class Call:
         ):
             if self.transcript.answer_is_complete:
                 self._speech.drop_answer()
-            self.transcript.caller_said(text, datetime.now(UTC), turn_name, aside=True)
+            self.transcript.caller_said(text, self.transcript.now(), turn_name, aside=True)
             self._caller_text.set()
             self.latency.needs_no_answer(turn_name)
             self._engine.answer_due_since = None
@@ -431,7 +431,7 @@ class Call:
         overridden = command is not None or bool(reply)
         if is_answered and overridden:
             self._silence_agent()
-        turn = self.transcript.caller_said(without_pin, datetime.now(UTC), turn_name)
+        turn = self.transcript.caller_said(without_pin, self.transcript.now(), turn_name)
         self._caller_text.set()
         self.latency.transcript(now, self._voice.last_voiced(), turn_name)
         if not is_answered:

@@ -278,7 +278,12 @@ class ManagedCall:
             "started_at": session.started_at.isoformat(),
             "trust": str(self.access.level),
             "turns_before": len(session.turns),  # of a call that another node had first
-            "agent": agent | {"timezone": str(self.agent.timezone or ""), "has_brain": bool(self.agent.brain)},
+            "agent": {
+                **agent,
+                "timezone": str(self.agent.timezone or ""),
+                "has_brain": bool(self.agent.brain),
+                "new_person_after": self.agent.repeat_caller.new_person_after,
+            },
         }
 
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from gateway.agents import Agent
 from gateway.audio import BYTES_PER_SECOND, FRAME_MS, SILENCE_FRAME
-from gateway.calls.agent_context import AgentContext
+from gateway.calls.agent_context import AgentContext, RecordedMemory
 from gateway.calls.caller_audio import IncomingAudio, drop
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import wait_for_event
@@ -170,6 +170,8 @@ class EngineConnection:
         self._early: deque[bytes] = deque()
         self._early_bytes = 0
         self._was_ready = False
+        self._recorded_memory: RecordedMemory = {}
+        """The memory in the last note of it in the recording."""
         self._sorry_due = resumed
         self._unsaid: list[str] = []
         self._settings_outdated = False
@@ -259,7 +261,8 @@ class EngineConnection:
             self._greets = bool(settings.greeting)
             self._settings_outdated = False
             if not self._was_ready:
-                self.recorder.note("memory", self._agent_context.recorded_memory)
+                self._recorded_memory = self._agent_context.recorded_memory
+                self.recorder.note("memory", self._recorded_memory)
                 event = self._agent_context.memory_event
                 self._call_events.publish("memory", **event)
                 if event["outcome"] != "off":
@@ -431,8 +434,13 @@ class EngineConnection:
 
     def send_late_memory(self) -> None:
         """Add memory to the instructions that was loaded, or allowed, after the settings had left."""
-        if self.ready and self.session is not None and (addition := self._agent_context.late_memory()):
-            self.recorder.note("late memory", self._agent_context.recorded_memory)
+        if not self.ready or self.session is None:
+            return
+        addition = self._agent_context.late_memory()
+        if (memory := self._agent_context.recorded_memory) != self._recorded_memory:  # perhaps another speaker's
+            self._recorded_memory = memory
+            self.recorder.note("late memory", memory)
+        if addition:
             self.session.update_instructions(addition)
             self._log.info("late memory sent to the engine")
             self._call_events.publish("memory", **self._agent_context.memory_event)

@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from gateway.agents import FillerSettings
@@ -163,7 +162,7 @@ class SpeechOutput:
         if self._playout.unmarked:  # shows exactly whether the previous sentence was heard
             self._carrier.send_mark(self._playout.next_mark())
         before_answer = self._latency.precedes_answer(text)
-        by_operator = self._transcript.agent_said(text, datetime.now(UTC), before_answer=before_answer)
+        by_operator = self._transcript.agent_said(text, self._transcript.now(), before_answer=before_answer)
         if not before_answer:
             self._latency.agent_said(by_operator=by_operator)
 
@@ -293,7 +292,7 @@ class SpeechOutput:
     async def apologise(self) -> None:
         """Play the recorded apology: there is no engine any more."""
         self.new_session()
-        self._transcript.agent_said(APOLOGY_TEXT, datetime.now(UTC))
+        self._transcript.agent_said(APOLOGY_TEXT, self._transcript.now())
         self.play(bundled_sound("apology"))
         self._transcript.agent_audio_done()
         with contextlib.suppress(TimeoutError):

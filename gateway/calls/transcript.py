@@ -3,14 +3,15 @@ The turns of a live call: what the caller said, and what the caller heard of the
 
 All texts of the agent between two turns of the caller are one turn; an operator's words are a turn of their own. Each
 text is written when it arrives, an interruption when it is known. Card numbers, passwords and keys are redacted on the
-way in; those spread over several turns are found when the call is over. No clock: times are given.
+way in; those spread over several turns are found when the call is over. Its methods are given times.
 """
 
+import asyncio
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gateway.audio import BYTES_PER_SECOND
@@ -40,6 +41,13 @@ _LONGEST_REDACTED: Final = 10_000
 """Characters, some ten minutes of speech. Longer texts take a while and are redacted when the call is over."""
 
 
+def loop_clock() -> Callable[[], datetime]:
+    """The time of day, moved on by the event loop's clock: in a replay, pauses are as long as in the recorded call."""
+    loop = asyncio.get_running_loop()
+    began, began_at = datetime.now(UTC), loop.time()
+    return lambda: began + timedelta(seconds=loop.time() - began_at)
+
+
 @dataclass(frozen=True)
 class CallRecords:
     """Where a live call is written down: its turns and events in the call log, its frames in a recording."""
@@ -64,11 +72,21 @@ class Transcript:
 
     __slots__ = (  # used for each frame
         "_answer _answer_at _asides _audible_since _ended_at _hidden _number _records _sent_at _session _spoken_over "
-        "_by_operator _operator_words _tool_calls _unplayed _was_redacted answer_due_since played_until playout turns"
+        "_by_operator _operator_words _tool_calls _unplayed _was_redacted answer_due_since now played_until playout "
+        "turns"
     ).split()
 
-    def __init__(self, session: VoiceSession, playout: Playout, records: CallRecords) -> None:
+    def __init__(
+        self,
+        session: VoiceSession,
+        playout: Playout,
+        records: CallRecords,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self.turns = list(session.turns)
+        self.now = now
+        """The time of new turns."""
         self.playout = playout
         self._session = session
         self._records = records

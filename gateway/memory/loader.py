@@ -91,6 +91,18 @@ class MemoryLoader:
         is_theirs = not self._names or sole and same_person(sole, self._person or sole)
         return _found(self._topics) if is_theirs else []
 
+    @property
+    def of_everyone(self) -> tuple[list[PastCall], list[Fact], list[PinnedTopic]]:
+        """What is loaded so far of all people on the number, as far as one of them may be given it."""
+        facts = _found(self._facts)
+        people = {fact.person for fact in facts}
+        usable = {
+            fact.id
+            for person in people
+            for fact in limited((one for one in facts if one.person == person), MOST_FACTS, lambda fact: fact.trust)
+        }
+        return self._all_calls, [fact for fact in facts if fact.id in usable], _found(self._topics)
+
     async def rest(self) -> list[PastCall]:
         """The calls that were too late for `by`, once every store has answered."""
         await asyncio.wait(self._tasks)

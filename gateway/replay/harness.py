@@ -257,6 +257,9 @@ def _agent_table(recording: Recording, folder: Path) -> dict[str, Any]:
         table["brain"] = "script"
         if not agent["engine_thinks"]:
             del table["think"]
+    memory: dict[str, Any] = {}
+    if "new_person_after" in agent:
+        memory["repeat_caller"] = {"new_person_after": agent["new_person_after"]}
     kinds = ("attested", "partly_attested", "unattested", "failed", "withheld", "allow_listed")
     return {
         **table,
@@ -264,7 +267,7 @@ def _agent_table(recording: Recording, folder: Path) -> dict[str, Any]:
         "voice": agent["speak"],
         "prompt": prompt.name,
         "engine": [*map(_engine_name, range(len(header.engines)))],
-        "memory": {"trust": dict.fromkeys(kinds, header.trust)},
+        "memory": {**memory, "trust": dict.fromkeys(kinds, header.trust)},
     }
 
 

@@ -57,7 +57,11 @@ class RecordedRecall(Recall):
         return list(self._in_time[caller].calls)
 
     async def remote_calls(self, agent: str, caller: str) -> list[PastCall]:
-        return await self._late_ones(caller, lambda memory: memory.calls)
+        in_time, late = self._in_time[caller].calls, self._late[caller].calls
+        if {call.session_id for call in late} - {call.session_id for call in in_time}:  # perhaps in place of others
+            await self._is_late[caller].wait()
+            return list(late)
+        return list(in_time)
 
     async def known_facts(self, agent: str, caller: str) -> list[Fact]:
         return await self._late_ones(caller, lambda memory: memory.facts)

@@ -265,6 +265,10 @@ class FakeMemory:
     def found(self) -> list[Any]:
         return list(self.calls)
 
+    @property
+    def of_everyone(self) -> tuple[list[Any], list[Any], list[Any]]:
+        return self.calls, self.facts, self.topics
+
     def cancel(self) -> None:
         self.cancelled = True
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from gateway.audio import alaw_to_mulaw
 from gateway.replay.harness import replay
 from gateway.session import EndReason
 from gateway.settings import Secret
 from gateway.simulate.frames import JsonFrame
 from gateway.simulate.softphone import phone_line
+from gateway.web.dashboard.recordings import read_recording
 from tests.fakes.llm import FakeLlm
+from tests.fakes.llm_script import Pace
 from tests.fakes.remem import FakeRemem, Request, Response
 from tests.replay.calls import recordings, replay_all, replayed
 from tests.stage import ADMIN, CALLED, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, patient_client, staged
@@ -275,6 +278,77 @@ async def test_transfer_replays(tmp_path: Path, carrier_name: str, callee: str) 
             await call.hang_up()
         await stage.idle()
     await replay_all(tmp_path / "recordings")
+
+
+async def test_a_law_audio_replays(tmp_path: Path) -> None:
+    """Telnyx streams what the phone leg has. The recording has mu-law, as the engine gets it."""
+    carrier = make_carrier("telnyx")
+    carrier.leg_codec, carrier.insist_on_leg_codec = "PCMA", True
+    async with staged(tmp_path, carrier, RECORD_DIR=str(tmp_path / "recordings")) as stage:
+        call, conversation = await stage.dial()
+        await call.speak(bytes(range(160)) * 20)
+        await conversation.hears(3200)
+        await conversation.user_says(FIRST[0])
+        await stage.answer(call, conversation, FIRST[1])
+        await call.hang_up()
+        await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    stereo = read_recording(recording.path)
+    assert stereo is not None and alaw_to_mulaw(bytes(range(160))) in bytes(stereo.caller)
+
+
+PEOPLE = """
+[agents.maya]
+prompt = "maya.md"
+memory.repeat_caller.new_person_after = 0.4
+"""
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(["My name is Ana Lopez.", "Hello, my name is Ben Okri."], id="another person"),
+        pytest.param(["My name is Ana Lopez.", "My name is Ben Okri.", "My name is Ana Lopez."], id="one of two"),
+        pytest.param(
+            ["My name is Ana Lopez.", "My name is Ana Lopez.|Hi, my name is Ben Okri.|My name is Ana Lopez."],
+            id="after a silence",
+        ),
+    ],
+)
+async def test_people_who_share_a_number_replay(tmp_path: Path, carrier_name: str, calls: list[str]) -> None:
+    """Each gets their own memory, or none. A bar stands for a silence after which another person may speak."""
+    (tmp_path / "maya.md").write_text("You are Maya, talking to {{caller}}.\n{{memory}}")
+    (tmp_path / "gateway.toml").write_text(PEOPLE)
+    async with recording_stage(tmp_path, carrier_name) as stage:
+        for said in calls:
+            call, conversation = await stage.dial()
+            await stage.played(call, conversation)
+            for part in said.split("|"):
+                await conversation.user_says(part)
+                await stage.answer(call, conversation, "Noted.")
+                await asyncio.sleep(0.6 if "|" in said else 0)
+            await conversation.user_says("I prefer window seats.")
+            await call.hang_up()
+            await stage.idle()
+    await replay_all(tmp_path / "recordings", count=len(calls))
+
+
+async def test_words_before_a_slow_answer_replay(tmp_path: Path) -> None:
+    async with FakeLlm(pace=Pace(before_first_token=0.6)) as llm:
+        llm.answers("We have two tables left.")
+        brain = f'{{ url = "{llm.url}/v1", model = "llama3.2", api_key = "{llm.api_key}" }}'
+        (tmp_path / "gateway.toml").write_text(f"[agents.maya]\nbrain = {brain}\nfirst_token_seconds = 0.2\n")
+        async with recording_stage(tmp_path, SUMMARY_PROVIDER="extractive") as stage:
+            call, conversation = await stage.dial()
+            await stage.played(call, conversation)
+            await conversation.user_says("Is there a table?")
+            await conversation.until(lambda: conversation.history[-1]["content"].endswith("tables left."))
+            await stage.played(call, conversation)
+            await call.hang_up()
+            await stage.idle()
+    [recording] = await replay_all(tmp_path / "recordings")
+    assert recording.ended is not None
+    assert recording.ended.turns[-1].text == "One moment, please. We have two tables left."
 
 
 async def test_call_with_disabled_tools_replays(tmp_path: Path) -> None:
