@@ -14,7 +14,7 @@ from rich.text import Text
 from gateway import logs, settings
 from gateway.calls.recording_files import RecordingCipher
 from gateway.cli.terminal import printable, progress, show
-from gateway.errors import SettingsError
+from gateway.errors import RecordingError, SettingsError
 from gateway.invocation import typed_path
 from gateway.replay.compare import Difference, compare
 from gateway.replay.harness import CallerAudio, RunningGateway, replay
@@ -91,21 +91,27 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError("--engine-port is for a running gateway; give its address with --url")
     running = _running(options.url) if options.url else None
     cipher = RecordingCipher(settings.load(os.environ, Path.cwd()).record_key)
-    recordings = [read(path, cipher) for given in options.files for path in _files(given)]
-    for recording in recordings:
+    paths = [path for given in options.files for path in _files(given)]
+    reports = []
+    for number, path in enumerate(paths, 1):
+        try:
+            recording = read(path, cipher)
+        except RecordingError as error:  # the others can be played
+            print(f"gateway: {error}", file=sys.stderr)
+            continue
         if recording.warning:
             print(f"gateway: {recording.warning}", file=sys.stderr)
-    reports = []
-    for number, recording in enumerate(recordings, 1):
-        which = f" ({number} of {len(recordings)})" if len(recordings) > 1 else ""
-        with progress(f"Playing {recording.path.name}{which}, a call of {recording.seconds:.0f} s …"):
+        which = f" ({number} of {len(paths)})" if len(paths) > 1 else ""
+        with progress(f"Playing {path.name}{which}, a call of {recording.seconds:.0f} s …"):
             reports.append(_replayed(recording, running, options))
         if not options.json:
             show(reports[-1].text())
     if options.json:
         content = [{**asdict(report), "equal": not report.differences} for report in reports]
         print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())
-    return 1 if any(report.differences for report in reports) else 0
+    if any(report.differences for report in reports):
+        return 1
+    return 2 if len(reports) < len(paths) else 0
 
 
 def _files(given: Path) -> list[Path]:

@@ -43,6 +43,8 @@ Peer = Literal["carrier", "engine"]
 Direction = Literal["from", "to"]
 Fields = Mapping[str, Any]
 
+_NO_RECORDING: Final = "not a recorded call; RECORD_DIR is where the gateway writes them"
+
 
 @dataclass(frozen=True, slots=True)
 class AudioChecksum:
@@ -171,10 +173,13 @@ def read(path: Path, cipher: RecordingCipher = PLAIN) -> Recording:
         content = path.read_bytes()
     except OSError as error:
         raise RecordingError(f"{path} can't be read: {error.strerror}") from None
+    if not content:
+        raise RecordingError(f"{path} is empty; RECORD_DIR is where the gateway writes recorded calls")
     lines = list(_lines(path, content, cipher))
     if not lines or lines[0][1].get("note") != "call":
-        raise RecordingError(f"{path}, line 1: not a recorded call; RECORD_DIR is where the gateway writes them")
+        raise RecordingError(f"{path}, line 1: {_NO_RECORDING}")
     notes = _notes(path, lines)
+    warning = "" if content.endswith(b"\n") else f"{path}: the last line is cut off and was left out"
     header = _header(path, lines[0][1].get("content"))
     steps = tuple(step for number, fields in lines if (step := _step(path, number, fields)) is not None)
     if not header.engines:
@@ -193,7 +198,7 @@ def read(path: Path, cipher: RecordingCipher = PLAIN) -> Recording:
         late_memory=_late_memory(header, steps),
         ended=ended,
         summary=notes.get("summary"),
-        warning="" if content.endswith(b"\n") else f"{path}: the last line is cut off and was left out",
+        warning=warning if ended is not None else f"{path}: the recording is cut off before the end of the call",
     )
 
 
@@ -203,7 +208,8 @@ def _lines(path: Path, content: bytes, cipher: RecordingCipher) -> Iterator[tupl
         try:
             fields = orjson.loads(line)
         except orjson.JSONDecodeError:
-            raise RecordingError(f"{path}, line {number}: not JSON") from None
+            problem = f"not JSON, so {_NO_RECORDING}" if number == 1 else "not JSON"
+            raise RecordingError(f"{path}, line {number}: {problem}") from None
         if not isinstance(fields, dict):
             raise RecordingError(f"{path}, line {number}: not a JSON object")
         yield number, fields
@@ -356,7 +362,9 @@ def _frame(path: Path, number: int, fields: Fields) -> RecordedFrame:
         if not isinstance(content, _KINDS[direction, peer]):
             raise ValueError(f"sound {direction} the {peer} is not recorded like this")
         return RecordedFrame(number, float(fields["t"]), direction, peer, content)
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+    except KeyError as missing:
+        raise RecordingError(f"{path}, line {number}: it has no {missing}") from None
+    except (TypeError, ValueError, binascii.Error) as error:
         raise RecordingError(f"{path}, line {number}: {error}") from None
 
 

@@ -42,6 +42,15 @@ def test_folder_is_played_file_by_file(tmp_path, capsys):
     assert files == [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
 
 
+def test_other_files_are_played_beside_a_broken_one(tmp_path, capsys):
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "b.jsonl").write_bytes(CALL.read_bytes())
+    assert main(["replay", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"gateway: {tmp_path / 'a.jsonl'} is empty; ")
+    assert printed.out.startswith(f"{tmp_path / 'b.jsonl'}: ")
+
+
 def test_folder_without_recordings_is_one_line(tmp_path, capsys):
     assert main(["replay", str(tmp_path)]) == 2
     where = "RECORD_DIR is where the gateway writes them"
@@ -69,7 +78,8 @@ def test_missing_file_is_one_line(tmp_path, capsys):
 def test_other_file_is_one_line(tmp_path, capsys):
     path = tmp_path / "notes.txt"
     path.write_text("Buy milk.\n")
-    assert mistake(capsys, path) == f"gateway: {path}, line 1: not JSON\n"
+    where = "RECORD_DIR is where the gateway writes them"
+    assert mistake(capsys, path) == f"gateway: {path}, line 1: not JSON, so not a recorded call; {where}\n"
 
 
 def test_engine_port_needs_a_gateway(capsys):

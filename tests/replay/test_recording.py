@@ -81,7 +81,7 @@ def test_cut_last_line_is_tolerated(tmp_path):
     path.write_bytes(path.read_bytes() + b'{"t": 0.2, "to": "car')
     recording = read(path)
     assert len(recording.frames) == 1
-    assert recording.warning == f"{path}: the last line is cut off and was left out"
+    assert recording.warning == f"{path}: the recording is cut off before the end of the call"
 
 
 def test_missing_file_is_named(tmp_path):
@@ -91,8 +91,8 @@ def test_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([], "FILE, line 1: not JSON"),
-        (["hello"], "FILE, line 1: not JSON"),
+        ([], "FILE is empty; RECORD_DIR is where the gateway writes recorded calls"),
+        (["hello"], "FILE, line 1: not JSON, so not a recorded call; RECORD_DIR is where the gateway writes them"),
         ([[1]], "FILE, line 1: not a JSON object"),
         (
             [{"t": 0, "from": "carrier", "frame": {}}],
@@ -108,6 +108,7 @@ def test_missing_file_is_named(tmp_path):
             "FILE, line 1: the call's header is incomplete: 'agent.prompt'",
         ),
         ([CALL, "{"], "FILE, line 2: not JSON"),
+        ([CALL, {"to": "carrier", "frame": {}}], "FILE, line 2: it has no 't'"),
         ([CALL, {"t": 0, "to": "moon"}], "FILE, line 2: neither from nor to carrier or engine"),
         ([CALL, {"t": 0, "to": "carrier"}], "FILE, line 2: no frame, audio or text"),
         (
