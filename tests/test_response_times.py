@@ -6,9 +6,11 @@ and metric shows the same.
 import asyncio
 import base64
 import contextlib
+import csv
 import html
 import json
 import re
+import statistics
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,19 @@ from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Pace
 from tests.fakes.openai_realtime import FakeRealtime
 from tests.live import watching
-from tests.stage import ADMIN, CALLER, SOUND, make_carrier, patient_client, running_gateway, staged, until, until_it
+from tests.stage import (
+    ADMIN,
+    CALLER,
+    SOUND,
+    Stage,
+    make_carrier,
+    patient_client,
+    running_gateway,
+    staged,
+    until,
+    until_it,
+)
+from tests.web.dashboard.test_live_pages import form_of, logged_in
 
 FRAME = 0.02
 LINEAR = np.array([mulaw_to_linear(sample) for sample in range(256)], np.float64)
@@ -253,6 +267,121 @@ async def test_every_place_shows_what_the_recording_shows(
             health = (await http.get("/vitals?period=day")).text
             assert f"<dt>Response time</dt><dd>{text}</dd>" in health
             assert f"median; {text} p95 (1 answer)" in health
+
+
+NOISE = np.random.default_rng(8000).integers(0, 256, 16_000, np.uint8).tobytes()
+SETTINGS = 'greeting = "Hello."\nsilence = { ask_after = 3 }'
+LOST = "Sorry, I lost you for a second."
+
+
+class LongCall:
+    """A call in which much happens. `texts_late`: the engine sends the caller's words after its answer."""
+
+    def __init__(self, stage: Stage, call: Any, conversation: Any, *, texts_late: bool) -> None:
+        self.stage = stage
+        self.call = call
+        self.conversation = conversation
+        self._texts_late = texts_late
+
+    async def say(self, text: str, *, sound: bytes = WORDS[:4_000] + SILENCE_FRAME * 15) -> None:
+        """The engine reports the text when the caller has made this sound."""
+        await in_real_time(self.call, sound)
+        await self.conversation.user_says(text)
+
+    async def answer(self, text: str) -> None:
+        await asyncio.sleep(0.1)
+        await self.stage.answer(self.call, self.conversation, text)
+        if self._texts_late:
+            await self.conversation.late_text()
+
+    async def silence(self, frames: int) -> None:
+        await in_real_time(self.call, SILENCE_FRAME * frames)
+
+    async def engine_lost(self) -> None:
+        self.conversation.abort()
+        self.conversation = await self.stage.engine.next_conversation()
+        await self.conversation.configured()
+        await self.silence(30)
+
+
+@pytest.mark.parametrize("engine", ["deepgram", "openai, text after the answer", "cascade"])
+async def test_every_answer_of_a_call_has_one_figure(engine: str, tmp_path: Path) -> None:
+    """Interruption, function, operator, split turn, noise, silent caller, lost engine."""
+    made: Any
+    if engine == "cascade":
+        made = FakeCascade(tmp_path, {"maya": SETTINGS})
+    else:
+        (tmp_path / "gateway.toml").write_text(f"[agents.maya]\n{SETTINGS}\n")
+        made = FakeDeepgram() if engine == "deepgram" else FakeRealtime("sk-test-key", transcription="after")
+    named = CASCADE if engine == "cascade" else engine.partition(",")[0]
+    async with (
+        staged(tmp_path, make_carrier("twilio"), engine=made) as stage,
+        watching(stage.url) as watcher,
+        logged_in(stage) as pages,
+    ):
+        before = await metric(stage.http, named)
+        talk = LongCall(stage, *await stage.dial(), texts_late="after" in engine)
+        await stage.played(talk.call, talk.conversation)
+        await talk.say("Is it ready?")
+        await talk.answer("It is.")
+        await talk.conversation.barge_in()
+        await talk.say("No, the other one.")
+        await talk.conversation.call_functions([FUNCTION])
+        await talk.answer("That one, too.")
+        form = await form_of(pages)
+        await talk.say("May I come today?")
+        await pages.post(f"/live/{form['uuid']}/say", data={**form, "words": "We are closed today."})
+        await talk.silence(20)
+        await talk.answer("Come tomorrow.")
+        await talk.say("Tomorrow I can")
+        await talk.silence(10)
+        await talk.say("come at nine.")
+        await talk.answer("At nine, then.")
+        await talk.say("Can you hear me?", sound=NOISE)
+        await talk.answer("Hardly.")
+        await talk.silence(200)
+        if engine != "cascade":  # its sockets are replaced one by one
+            await talk.engine_lost()
+        await talk.say("I am here.")
+        await talk.answer("Good.")
+        await talk.call.hang_up()
+        await watcher.sees("finished")
+        [listed] = (await stage.http.get("/v1/sessions")).json()
+        session = (await stage.http.get(f"/v1/sessions/{listed['session']}")).json()
+        # Which answers have a figure
+        figures = {turn["text"]: turn["latency"] for turn in session["transcript"] if turn["latency"] is not None}
+        said = [turn["text"] for turn in session["transcript"] if turn["speaker"] == "agent"]
+        answered = [
+            "It is.",
+            "That one, too.",
+            "Come tomorrow.",
+            "At nine, then.",
+            "Hardly. Are you still there?",
+            "Good.",
+        ]
+        if said.index("We are closed today.") < said.index("Come tomorrow."):
+            answered.remove("Come tomorrow.")
+        assert [text.removesuffix(f" {LOST}") for text in figures] == answered
+        # The same figures elsewhere
+        shown = list(figures.values())
+        assert [event["latency"] for event in watcher.events if event.get("latency") is not None] == shown
+        timings = [answer for answer in session["timings"] if answer["first_frame"] is not None]
+        assert [answer["first_frame"] for answer in timings] == shown
+        assert [text for text, answer in zip(figures, timings, strict=True) if answer["counted_from"] != "voice"] == [
+            text for text in figures if text.startswith("Hardly.")
+        ]
+        measured = [answer["first_frame"] for answer in timings if answer["counted_from"] == "voice"]
+        count, total = await metric(stage.http, named)
+        assert (count - before[0], total - before[1]) == (len(measured), pytest.approx(sum(measured), abs=1e-3))
+        page = (await pages.get(f"/calls/{session['session'].partition(':')[2]}")).text
+        chips = re.findall(r'<span class="chip[^"]*" title="Response time: [^"]*">([^< ]* [^< ]*)', page)
+        assert chips == [milliseconds(seconds) for seconds in shown]
+        assert f"longest response time {milliseconds(max(measured))}" in page
+        latency = (await stage.http.get("/v1/latency")).json()
+        assert (latency["turns"], latency["elsewhere"]["turns"]) == (len(measured), 1)
+        assert latency["stages"]["first_frame"]["max"] == pytest.approx(max(measured), abs=1e-4)
+        [exported] = csv.DictReader((await pages.get("/calls/export.csv")).text.splitlines())
+        assert float(exported["median_response_seconds"]) == pytest.approx(statistics.median(measured), abs=1e-3)
 
 
 async def metric(http: httpx.AsyncClient, engine: str) -> tuple[float, float]:
