@@ -655,7 +655,7 @@ class CallManager:
         call.may_be_elsewhere = False
         stable_at = self._now() + self._timeouts.stable_stream
         call_events = self._calls.call_events(call)
-        call_events.publish("answered", attempt=call.attempt, **media.model._asdict())
+        call_events.publish("answered", attempt=call.attempt, version=call.agent.version, **media.model._asdict())
         try:
             await media.run()
         except Exception as error:

@@ -307,7 +307,10 @@ class CallEvents:
         """A request to a language model of the agent is over. This releases no held answer."""
         fields = {"outcome": attempt.outcome, "error": attempt.error, "seconds": attempt.seconds}
         at = datetime.now(UTC).isoformat()
-        about = {**attempt.model._asdict(), **fields, "first_token": attempt.first_token}
+        about: dict[str, Any] = {**attempt.model._asdict(), **fields, "first_token": attempt.first_token}
+        if attempt.usage is not None:
+            about |= {"input_tokens": attempt.usage.prompt_tokens, "output_tokens": attempt.usage.completion_tokens}
+            about["cached_tokens"] = attempt.usage.cached_tokens
         self._publish({"event": "model_finished", "at": at, **about})
 
     @property

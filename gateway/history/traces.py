@@ -19,12 +19,13 @@ from gateway import extras
 from gateway.errors import SettingsError
 from gateway.response_time import CountedFrom
 from gateway.session import FAILURES
-from gateway.settings import Settings
+from gateway.settings import Settings, is_url
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 SERVICE: Final = "voice-gateway"
+DISABLED: Final = "OTEL_SDK_DISABLED"
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -41,6 +42,11 @@ _STAGES: Final = {
 }
 """Each with the stages at its start and end."""
 _FIRST_TOKEN: Final = "gen_ai.response.time_to_first_chunk"
+_USAGE: Final = {
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
+}
 _REMOTE_STORE: Final = "remem"
 _OPERATIONS: Final = ("chat", "execute_tool", "search_memory", "upsert_memory")
 _REMOTE_STEP: Final = "remote document"
@@ -124,6 +130,8 @@ class CallTracer:
             "voice.carrier": event["carrier"],
             "voice.attempt": event["attempt"],
         }
+        if event.get("version"):
+            attributes["gen_ai.agent.version"] = event["version"]
         span = self._tracer.start_span(f"invoke_agent {event['agent']}", start_time=now, attributes=attributes)
         self._calls[event["session"]] = _Traced(span, event["session"], turn=span, turn_ended_at=now)
 
@@ -164,6 +172,7 @@ class CallTracer:
             attributes[_FIRST_TOKEN] = event["first_token"]
         if event["outcome"] == "cancelled":
             attributes["voice.cancelled"] = True
+        attributes |= {attribute: event[name] for name, attribute in _USAGE.items() if name in event}
         _end(self._chat(call, parent, event, _began_at(event, now), attributes), now, event["error"])
 
     def _chat(
@@ -194,14 +203,14 @@ class CallTracer:
 
     def _step(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
         is_remote = event["step"] == _REMOTE_STEP
-        attributes = {"gen_ai.provider.name": _REMOTE_STORE if is_remote else SERVICE}
-        attributes["voice.memory.kind"] = event["step"]
+        attributes = {"voice.memory.kind": event["step"]}
+        if is_remote:  # our own store is no provider
+            attributes["gen_ai.provider.name"] = _REMOTE_STORE
         span = self._span(call.span, "upsert_memory", _began_at(event, now), attributes, is_remote=is_remote)
         _end(span, now, "" if event["state"] == "done" else event["state"])
 
     def _memory(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
         attributes = {
-            "gen_ai.provider.name": SERVICE,
             "gen_ai.memory.record.count": event["facts"] + event["calls"],
             "voice.memory.facts": event["facts"],
             "voice.memory.calls": event["calls"],
@@ -264,13 +273,17 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def check(settings: Settings) -> None:
     """
-    Raise SettingsError if a collector is set but the packages are missing, or another exporter or protocol is set.
+    Raise SettingsError if a collector is set but the packages are missing, its address is none, or another exporter or
+    protocol is set.
     """
     name = _endpoint(settings)
     if not name:
         return
     if (exporter := settings.otel.get(EXPORTER, "otlp").strip()) != "otlp":
         raise SettingsError(f"{EXPORTER} is {exporter!r}; use otlp, or none for no traces")
+    if not is_url(address := settings.otel[name].strip(), ("http", "https")):
+        path = "/v1/traces" if "TRACES" in name else ""
+        raise SettingsError(f"{name} is {address!r}; write it like http://127.0.0.1:4318{path}")
     protocol = next(filter(settings.otel.get, PROTOCOLS), "")
     if protocol and (given := settings.otel[protocol].strip()) != "http/protobuf":
         todo = f"remove it, and name the collector's HTTP port in {name}, such as http://127.0.0.1:4318"
@@ -280,7 +293,7 @@ def check(settings: Settings) -> None:
 
 def _endpoint(settings: Settings) -> str:
     """The variable that names the collector; empty if there are no traces."""
-    if settings.otel.get(EXPORTER, "").strip() == "none":
+    if settings.otel.get(EXPORTER, "").strip() == "none" or settings.otel.get(DISABLED, "").strip().lower() == "true":
         return ""
     return next(filter(settings.otel.get, ENDPOINTS), "")
 
@@ -302,7 +315,7 @@ async def traced(settings: Settings) -> AsyncIterator[CallTracer | None]:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     with _environment({"OTEL_BSP_SCHEDULE_DELAY": "1000", **settings.otel}):
-        resource = Resource.create()
+        resource = Resource({"service.version": metadata.version("voice-gateway")}).merge(Resource.create())
         if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": SERVICE}))
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -97,6 +97,8 @@ class ModelAttempt:
     """Until the answer was complete, or the attempt ended."""
     first_token: float | None
     """Seconds until the first token, if one came."""
+    usage: Usage | None = None
+    """As far as the provider reports it."""
 
 
 class Upstream(Protocol):

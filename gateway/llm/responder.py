@@ -470,7 +470,7 @@ class _FallbackRace:
         try:
             async with aclosing(upstream.answer(request, self._caller_key)) as events:
                 async for event in events:
-                    attempt.received()
+                    attempt.received(event)
                     spoken = answer.receive(event)
                     if answer.has_begun:
                         self._win()
@@ -536,18 +536,21 @@ class _TimedAttempt:
         self._report = report
         self._began_at = time.monotonic()
         self._first_token: float | None = None
+        self._usage: Usage | None = None
         self._is_over = False
 
-    def received(self) -> None:
+    def received(self, event: ChatEvent) -> None:
         if self._first_token is None:
             self._first_token = round(time.monotonic() - self._began_at, 4)
+        if isinstance(event, Usage):
+            self._usage = event
 
     def end(self, outcome: Literal["answered", "failed", "cancelled"], error: str = "") -> None:
         """Only the first end counts: a complete answer is read on for a moment, to keep the connection."""
         if not self._is_over:
             self._is_over = True
             seconds = round(time.monotonic() - self._began_at, 4)
-            self._report(ModelAttempt(self._model, outcome, error, seconds, self._first_token))
+            self._report(ModelAttempt(self._model, outcome, error, seconds, self._first_token, self._usage))
 
 
 def _name(upstream: Upstream) -> ModelName:

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,8 @@ def spans() -> Iterator[Callable[..., list[Any]]]:
     def record(*events: dict[str, Any], t: float = 60.0) -> list[Any]:
         nonlocal now
         model = {"provider": "anthropic", "model": "claude-haiku-5-5"}
-        answered = {"event": "answered", "agent": "maya", "carrier": "twilio", "attempt": 1, **model, "t": 0}
+        answered = {"event": "answered", "agent": "maya", "version": "5f2c", "carrier": "twilio", "attempt": 1}
+        answered |= {**model, "t": 0}
         hangup = {"event": "hangup", "reason": "caller hung up", "turns": 2, "t": t}
         for event in (answered, *events, *([] if any(one["event"] == "hangup" for one in events) else [hangup])):
             now = int(event.get("t", now / SECOND) * SECOND)
@@ -153,6 +155,7 @@ TURN = {"event": "turn", "speaker": "agent", "latency": 0.81, "counted_from": "v
 OWN = {"provider": "open_ai", "model": "gpt-5.4-mini"}
 """Of the engine."""
 CALLER = {"event": "turn", "speaker": "caller"}
+TOKENS = {"input_tokens": 900, "output_tokens": 12, "cached_tokens": 800}
 
 
 @pytest.mark.parametrize("event", ["turn", "answer_started"])
@@ -187,6 +190,7 @@ def test_names_are_those_of_the_conventions(spans: Any, event: str) -> None:
         "gen_ai.tool.call.id": "call_1",
     }
     assert names["search_memory"].attributes["gen_ai.memory.record.count"] == 3
+    assert names["invoke_agent maya"].attributes["gen_ai.agent.version"] == "5f2c"
     assert not names["transcribe"].attributes
     assert all(span.status.status_code is StatusCode.UNSET for span in found)
 
@@ -202,6 +206,7 @@ def test_attributes_are_published_ones(spans: Any) -> None:
         {"event": "memory", "facts": 2, "calls": 1, "outcome": "loaded", "seconds": 0.1},
         TURN | OWN,
         attempt(2.0, 0.5, outcome="cancelled"),
+        attempt(3.0, 0.5, **TOKENS),
         finished(),
         {"event": "step", "step": "document", "state": "done", "seconds": 0.1},
     )
@@ -268,18 +273,25 @@ def test_chat_lasts_until_the_answer_is_complete(spans: Any) -> None:
         {**CALLER, "t": 10.2},
         attempt(10.5, 0.2, provider="xai", outcome="failed", error="429", first_token=None),
         TURN | {"t": 10.81},
-        attempt(12.0, 1.5),
+        attempt(12.0, 1.5, **TOKENS),
         attempt(13.0, 0.5),  # with the result of a function
     )
     [turn], chats = named(found, "turn"), named(found, "chat")
     assert {chat.parent.span_id for chat in chats} == {turn.context.span_id}
     assert [stretch(chat) for chat in chats] == [(10.3, 10.5), (10.5, 12.0), (12.5, 13.0)]
-    failed, answered, _ = chats
+    failed, answered, later = chats
     assert (failed.attributes["gen_ai.provider.name"], failed.attributes["error.type"]) == ("x_ai", "429")
     assert failed.status.status_code is StatusCode.ERROR
     assert "gen_ai.response.time_to_first_chunk" not in failed.attributes
     assert answered.attributes["gen_ai.response.time_to_first_chunk"] == 0.2
     assert answered.attributes["gen_ai.conversation.id"] == SESSION
+    usage = {name: tokens for name, tokens in answered.attributes.items() if name.startswith("gen_ai.usage.")}
+    assert usage == {
+        "gen_ai.usage.input_tokens": 900,
+        "gen_ai.usage.output_tokens": 12,
+        "gen_ai.usage.cache_read.input_tokens": 800,
+    }
+    assert not [name for name in later.attributes if "usage" in name]  # it was not reported
     assert answered.kind is SpanKind.CLIENT
 
 
@@ -337,6 +349,7 @@ def test_memory_is_written_when_its_step_runs(spans: Any) -> None:
         {"event": "step", "step": "remote document", "state": "done", "seconds": 0.25, "t": 64},
     )
     own, remote = named(found, "upsert_memory")
+    assert "gen_ai.provider.name" not in own.attributes  # which is for external services
     assert [stretch(own), stretch(remote)] == [(62.5, 63.0), (63.75, 64.0)]
     assert (own.kind, remote.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
     assert remote.attributes["gen_ai.provider.name"] == "remem"
@@ -360,6 +373,7 @@ async def test_standard_variables_are_honoured(tmp_path: Path) -> None:
     assert [span.name for span in collector.spans] == ["invoke_agent maya"]
     assert collector.headers["x-tenant"] == "blue"
     assert collector.resource["service.name"] == "switchboard"
+    assert collector.resource["service.version"] == metadata.version("voice-gateway")
     assert collector.resource["deployment.environment.name"] == "test"
     assert not [name for name in os.environ if name.startswith("OTEL_")]
 
@@ -367,11 +381,23 @@ async def test_standard_variables_are_honoured(tmp_path: Path) -> None:
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317"}
 
 
-async def test_exporter_none_means_no_traces(tmp_path: Path) -> None:
-    settings = load({**COLLECTOR, "OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, tmp_path)
+@pytest.mark.parametrize("off", [{"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_SDK_DISABLED": "TRUE"}])
+async def test_traces_may_be_switched_off(tmp_path: Path, off: dict[str, str]) -> None:
+    settings = load({**COLLECTOR, **off, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, tmp_path)
     check(settings)
     async with traced(settings) as tracer:
         assert tracer is None
+
+
+async def test_sampler_is_honoured(tmp_path: Path) -> None:
+    async with FakeCollector().running() as collector:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_TRACES_SAMPLER": "always_off"}
+        async with traced(load(environ, tmp_path)) as tracer:
+            assert tracer is not None
+            about = {"session": SESSION, "agent": "maya", "carrier": "twilio", **OWN}
+            tracer.record({"event": "answered", **about, "attempt": 1})
+            tracer.record({"event": "hangup", "session": SESSION, "reason": "caller hung up", "turns": 0})
+    assert collector.spans == []
 
 
 HTTP_PORT = "name the collector's HTTP port in OTEL_EXPORTER_OTLP_ENDPOINT, such as http://127.0.0.1:4318"
@@ -384,7 +410,14 @@ HTTP_PORT = "name the collector's HTTP port in OTEL_EXPORTER_OTLP_ENDPOINT, such
         for name in ("OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
         for value in ("grpc", "http/json")
     ]
-    + [("OTEL_TRACES_EXPORTER", "zipkin", "is 'zipkin'; use otlp, or none for no traces")],
+    + [("OTEL_TRACES_EXPORTER", "zipkin", "is 'zipkin'; use otlp, or none for no traces")]
+    + [
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "127.0.0.1:4318/v1/traces",
+            "is '127.0.0.1:4318/v1/traces'; write it like http://127.0.0.1:4318/v1/traces",
+        )
+    ],
 )
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, variable: str, value: str, problem: str) -> None:
     with pytest.raises(SettingsError) as raised:

@@ -402,6 +402,12 @@ async def test_each_attempt_is_reported(agent_llms):
     assert 0 < attempts[-1].first_token <= attempts[-1].seconds
 
 
+async def test_tokens_of_an_attempt_are_reported(agent_llms):
+    responder, attempts = agent_llms.reporting(await agent_llms.llm())
+    [usage] = [event for event in await ask(responder) if isinstance(event, Usage)]
+    assert [attempt.usage for attempt in attempts] == [usage]
+
+
 async def test_wordless_and_broken_attempts_have_failed(agent_llms):
     first, second = await agent_llms.llm(""), await agent_llms.llm(Answer("It is ready.", breaks_after=2))
     responder, attempts = agent_llms.reporting(first, second)
