@@ -6,6 +6,7 @@ closing is ever quoted.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,8 +14,8 @@ from typing import Any, Final
 
 from gateway.text.languages import LANGUAGES, language_table, load_language
 from gateway.text.plain_text import trimmed
-from gateway.text.redaction import spoken_numbers
-from gateway.text.sensitive import sentences
+from gateway.text.redaction import redact, spoken_numbers
+from gateway.text.sensitive import sensitive_category, sentences
 from gateway.text.spoken_values import OutcomeLanguage, outcome_language
 
 _QUOTE_CHARACTERS: Final = 200
@@ -22,13 +23,22 @@ _FEWEST_DIGITS: Final = 3
 _LEAST_WORDS: Final = 3
 _HEADING_WORTH: Final = 0.7  # of a word in the heading above a sentence
 _KIND_WORTH: Final = 0.5  # of a time where a time is asked for, or of a price
+_LIGHT_WORTH: Final = 0.5  # of a verb that says little, such as "bring"
+_RARE_WORTH: Final = 0.1  # of a word that no other candidate has, so that it decides between equals
 SHARE: Final = 0.6
 """The least share of the words of a question in a quotation that answers it."""
 OWN_SHARE: Final = 0.5
 """The same for notes, where callers ask about themselves."""
+ELSEWHERE: Final = 0.5
+"""What a word of a question weighs if only another passage has it: the question is about the documents' subject."""
 _GAP: Final = 12  # characters between two values that are said back together: "next Tuesday at half past three"
 _CONFIRMED: Final = {"time": "time", "date": "day", "weekday": "day", "day": "day", "money": "amount"}
 
+_COUNT: Final = "count "
+_ONE_DIGIT: Final = 9
+_LETTERS: Final = re.compile(r"(?<![\w'])(?![IA] )(?:[A-Z]{1,3}|[A-Z](?: [A-Z]){1,2})[ -]?$")
+_SECRETS: Final = ("account", "credential", "one_time_code", "identity_number")
+_NO_NOTES: Final = "question not_a_note repeat here wait who person_wanted message goodbye insult".split()
 _SPEAKER: Final = re.compile(r"\b(Caller|Agent): ")
 _EDGES: Final = " ;,.-…"
 _HEADINGS: Final = re.compile(
@@ -40,6 +50,7 @@ _BLOCK: Final = re.compile(r"<(call_notes|caller_facts|pinned_topics|known)>\n(.
 _LABEL: Final = re.compile(
     r"^(?:Context for this call|Open action items|Key decisions|Important facts|Topics|Still to be done for [^:]+): "
 )
+_TOPICS: Final = "Topics: "
 _URGENT: Final = ("Open action items", "Key decisions", "Still to be done for")
 _TITLE: Final = re.compile(r"^[^:.]{0,80}?(?:Summary|fact|Fact)[^:]*(?::\d\d [AP]M)?: ")
 _NUMBER_OF_CALLER: Final = re.compile(r"\((?:\+|plus )\d{7,}\)")
@@ -56,6 +67,8 @@ class Heard:
     spoken: str
     start: int
     end: int
+    letters: int = 0
+    """Characters of the letters before a number: "BX " in "BX 417"."""
 
 
 class ScriptLanguage:
@@ -68,8 +81,12 @@ class ScriptLanguage:
         self._cues = {cue: re.compile(pattern, re.IGNORECASE) for cue, pattern in table["cues"].items()}
         self._common = frozenset(table["common"].split())
         self._phrases = [(re.compile(phrase, re.IGNORECASE), word) for phrase, word in table["phrases"]]
+        self._week: list[str] = table["week"].split()
+        days = "|".join(self._week)
+        self._days = re.compile(rf"\b({days})s?(?: (?:{table['until']}) | ?[-–] ?)({days})s?\b", re.IGNORECASE)
         self._groups = {_stem(group.split()[0]): group for group in table["same"]}
         self._same = {_stem(word): first for first, group in self._groups.items() for word in group.split()}
+        self._light, self._visits = (self.content(table[words]) for words in ("light", "visits"))
 
     def means(self, cue: str, text: str) -> bool:
         return self._cues[cue].search(text) is not None
@@ -84,8 +101,13 @@ class ScriptLanguage:
         """The words that a text is about, each in one form for all that mean the same."""
         for phrase, word in self._phrases:
             text = phrase.sub(f" {word} ", text)
+        text = self._days.sub(lambda days: " ".join(self._from_day_to_day(*days.groups())), text)
         words = (word for word in re.findall(r"[^\W_]+(?:'[^\W_]+)?", text.casefold()) if word not in self._common)
         return frozenset(self._same.get(stem, stem) for stem in map(_stem, words))
+
+    def _from_day_to_day(self, first: str, last: str) -> list[str]:
+        start, end = self._week.index(first.casefold()), self._week.index(last.casefold())
+        return (self._week * 2)[start : end + 1 + len(self._week) * (end < start)]
 
     def query(self, question: str) -> str:
         """The question, and words that its answer may have instead of its own."""
@@ -104,7 +126,9 @@ class ScriptLanguage:
         if not is_number and self.means("amount_wanted", text):
             found += [one for one in self._amounts(text) if not _overlaps(one, found)]
         for number in spoken_numbers(text):
-            one = Heard("number", ", ".join(number.digits), number.start, number.end)
+            letters = match[0] if (match := _LETTERS.search(text, 0, number.start)) else ""
+            spoken = ", ".join([*re.findall("[A-Z]", letters), *number.digits])
+            one = Heard("number", spoken, number.start - len(letters), number.end, len(letters))
             if len(number.digits) >= _FEWEST_DIGITS and (is_number or not _overlaps(one, found)):
                 found = [*(other for other in found if not _overlaps(other, [one])), one]
         found = [one for one in found if not self.means("refused", text[: one.start])]
@@ -115,8 +139,9 @@ class ScriptLanguage:
         for match in self._cues["amount"].finditer(text):
             parts = match.groupdict()
             spoken = match[0]
-            if parts.get("whole"):
-                spoken = f"{self.values.number(parts['whole'].lower())}.{self.values.number(parts['cents'].lower())}"
+            # "One thirty" may be 130, too.
+            if parts.get("whole") and int(whole := self.values.number(parts["whole"].lower())) > _ONE_DIGIT:
+                spoken = f"{whole}.{self.values.number(parts['cents'].lower())}"
             yield Heard("amount", spoken, match.start(), match.end())
 
     def said_back(self, text: str, heard: Sequence[Heard]) -> str:
@@ -137,57 +162,102 @@ class ScriptLanguage:
 
     def is_note(self, text: str) -> bool:
         """Whether a sentence is worth remembering: no question, greeting, closing, or order to the agent."""
-        cues = ("question", "not_a_note", "repeat", "here", "wait", "who", "person_wanted", "message", "goodbye")
         if len(text.split()) < _LEAST_WORDS or "?" in text or _NUMBER_OF_CALLER.search(text):
             return False
-        return not self.is_all("stop", text) and not any(self.means(cue, text) for cue in cues)
+        return not self.is_all("stop", text) and not any(self.means(cue, text) for cue in _NO_NOTES)
+
+    def as_note(self, sentence: str) -> str:
+        """What is worth remembering of a sentence: "Call me on Friday" of "Can you call me on Friday?"; else ""."""
+        sentence = sentence.strip(_EDGES)
+        lead = self._cues["request"].match(sentence)
+        if lead and sentence.endswith("?") and self.means("action", sentence):
+            sentence = sentence[lead.end() :].rstrip(f"?{_EDGES}")
+            sentence = sentence[:1].upper() + sentence[1:]
+        return sentence if self.is_note(sentence) else ""
 
     def stated(self, said: Iterable[str]) -> list[str]:
-        """What the caller stated, sentence by sentence, with later corrections applied."""
+        """What the caller stated, sentence by sentence, with later corrections applied. Nothing private."""
         stated: list[str] = []
         for text in said:
             if self.means("correction", text) and self.correct(stated, text):
                 continue
-            whole = (self.values.corrected(sentence) for sentence in sentences(text))
-            stated += [sentence.strip(_EDGES) for sentence in whole if self.is_note(sentence)]
+            whole = (self.values.corrected(sentence) for sentence in sentences(text) if not is_private(sentence))
+            stated += filter(None, map(self.as_note, whole))
         return stated
 
     def correct(self, stated: list[str], text: str) -> str:
         """Replace the last values of the same kind by those of a correction. Returns the new sentence; "" for none."""
         changed = ""
-        for new in self._replaceable(text):
+        for new in self.replaceable(text):
             for place in reversed(range(len(stated))):
-                old = [one for one in self._replaceable(stated[place]) if one.kind == new.kind]
+                sentence = stated[place]
+                old = [one for one in self.replaceable(sentence) if one.kind == new.kind]
                 if old:
-                    before, after = stated[place][: old[-1].start], stated[place][old[-1].end :]
-                    stated[place] = changed = f"{before}{text[new.start : new.end]}{after}"
+                    start = old[-1].start + (0 if new.letters else old[-1].letters)
+                    words = text[new.start : new.end]
+                    if self.counts([new]):
+                        words = self.values.in_place_of(sentence[start : old[-1].end], words)
+                    stated[place] = changed = f"{sentence[:start]}{words}{sentence[old[-1].end :]}"
                     break
         return changed
 
-    def _replaceable(self, text: str) -> list[Heard]:
-        names = [value for value in self.values.values(text) if value.kind == "name"]
+    def counts(self, heard: Iterable[Heard]) -> list[str]:
+        return [one.spoken for one in heard if one.kind.startswith(_COUNT)]
+
+    def replaceable(self, text: str) -> list[Heard]:
+        """What a correction may replace: besides values also names, numbers of people and the like."""
         heard = self.heard(text)
-        names = [one for one in names if not self.means("refused", text[: one.start])]
-        found = [Heard("name", one.text, one.start, one.end) for one in names]
+        values = [one for one in self.values.values(text) if one.kind in ("name", "count")]
+        values = [one for one in values if not self.means("refused", text[: one.start])]
+        kinds = {"name": "name", "count": _COUNT}
+        found = [
+            Heard(kinds[one.kind] + one.role * (one.kind == "count"), one.text, one.start, one.end) for one in values
+        ]
         if not heard and not found and (last := re.search(r"[^\W_]+(?=\W*$)", text)):
             if self.values.number(last[0].casefold()).isdigit():  # "make that four"
                 return [Heard("time", last[0], *last.span())]
         return sorted([*heard, *(one for one in found if not _overlaps(one, heard))], key=lambda one: one.start)
 
-    def best(self, question: str, candidates: Iterable[tuple[str, str]], least_share: float) -> list[tuple[float, str]]:
-        """The candidates (a text, and the heading above it) that answer a question, the best first, with scores."""
-        asked = self.content(question)
+    def best(
+        self,
+        question: str,
+        candidates: Iterable[tuple[str, str]],
+        least_share: float,
+        *,
+        before: str = "",
+        elsewhere: float = 1.0,
+    ) -> list[tuple[float, str]]:
+        """
+        The candidates (a text, and the heading above it) that answer a question, the best first, with scores.
+
+        `before` is the question before, which "and on Monday?" continues. `elsewhere`: what a word weighs that only
+        another candidate has.
+        """
+        own_words = self.content(question)
+        asked = own_words | self.content(before)
+        worth = {word: _LIGHT_WORTH if word in self._light else 1.0 for word in asked}
         wants_time, wants_price = self.means("time_question", question), self.means("price_question", question)
+        contents = [(text, self.content(text), self.content(heading)) for text, heading in candidates]
+        uses = Counter(word for _, words, above in contents for word in (words | above) & asked)
         found: list[tuple[float, str]] = []
-        for text, heading in candidates:
-            own = asked & self.content(text)
-            above = asked & self.content(heading) - own
-            score = len(own) + _HEADING_WORTH * len(above)
-            if not own and not above or score < least_share * len(asked):
+        for text, words, heading in contents:
+            own, above = asked & words, asked & heading - words
+            if not own and not above or own_words and not own_words & (own | above):
+                continue
+            score = sum(worth[word] for word in own) + _HEADING_WORTH * sum(worth[word] for word in above)
+            missing = sum(worth[word] * (elsewhere if word in uses else 1.0) for word in asked - own - above)
+            if score < least_share * (sum(worth[word] for word in own | above) + missing):
                 continue
             fits = wants_time and self.means("time", text) or wants_price and self.means("price", text)
-            found.append((score + _KIND_WORTH * fits, text))
+            score += _KIND_WORTH * fits
+            score += _RARE_WORTH * (sum(1 / uses[word] for word in own) + len(own & heading))
+            found.append((score, text))
         return sorted(found, key=lambda one: -one[0])
+
+    def is_about_visit(self, question: str) -> bool:
+        """Whether a question asks when an appointment is, and names nothing else that notes could have."""
+        asked = self.content(question)
+        return bool(asked) and asked <= self._visits and self.means("time_question", question)
 
 
 @lru_cache(maxsize=len(LANGUAGES))
@@ -220,12 +290,12 @@ class CallerMemory:
         return [second_person(fact) for fact in self.facts if not fact.startswith("Is called ")]
 
     def last_call(self) -> list[str]:
-        """What the newest call left: first what is open or was decided, with times before all else."""
+        """What was said in the newest call: first what is open or was decided, with times before all else."""
         newest: list[str] = []
         for line in self._calls[1:]:
             if line.startswith("Call of "):
                 break
-            newest.append(line)
+            newest += [line] * (not line.startswith(_TOPICS))
         urgent = [line for line in newest if line.startswith(_URGENT)]
         quotes = self._notes([*urgent, *newest])
         return sorted(quotes, key=lambda quote: not self._language.means("time", quote))
@@ -240,7 +310,7 @@ class CallerMemory:
 
     def _notes(self, lines: Iterable[str]) -> list[str]:
         quotes = (quote for line in lines for quote in quotes_of(_LABEL.sub("", line)))
-        return distinct([quote for quote in quotes if self._language.is_note(quote)])
+        return distinct(filter(None, map(self._language.as_note, quotes)))
 
 
 # Texts
@@ -262,12 +332,30 @@ def passages(result: str) -> list[tuple[str, str]]:
         heading = title.rpartition(" > ")[2]
         items = _LIST_ITEM.sub("\n\n", text)
         for paragraph in re.split(r"\n\s*\n", items):
-            rows = paragraph.splitlines() if "|" in paragraph else [" ".join(paragraph.split())]
-            for row in rows:
-                cells = [cell.strip() for cell in _TABLE.sub(r"\1", row).split("|")]
-                line = ", ".join(cell for cell in cells if cell.strip("-: "))
-                found += [(sentence.strip(), heading) for sentence in sentences(line)]
+            rows, above = [" ".join(paragraph.split())], heading
+            if "|" in paragraph:
+                rows = [_row(row) for row in paragraph.splitlines()]
+                if len(rows) > 1 and not rows[1]:  # below the names of the columns stands a line of hyphens
+                    above = f"{heading} {rows[0]}"
+                    rows = rows[2:]
+            found += [(sentence.strip(), above) for row in rows for sentence in sentences(row)]
     return found
+
+
+def _row(row: str) -> str:
+    """A row of a table as text, empty for one without letters and figures."""
+    cells = [cell.strip() for cell in _TABLE.sub(r"\1", row).split("|")]
+    return ", ".join(cell for cell in cells if cell.strip("-: "))
+
+
+def is_secret(text: str) -> bool:
+    """Whether a text has a card number, a password, a salary or the like, which is not even said back."""
+    return redact(text) != text or sensitive_category(text) in _SECRETS
+
+
+def is_private(text: str) -> bool:
+    """Whether notes leave out a text, because it is secret or sensitive."""
+    return redact(text) != text or sensitive_category(text) is not None
 
 
 def joined(quotes: Iterable[str], most: int) -> str:
@@ -280,10 +368,19 @@ def distinct(quotes: Iterable[str]) -> list[str]:
     """Without those whose words are all in an earlier one."""
     kept: list[tuple[frozenset[str], str]] = []
     for quote in quotes:
-        words = frozenset(re.findall(r"\w+", quote.casefold())) - {"i", "you", "ll", "will", "caller"}
+        words = _words(quote)
         if words and not any(words <= other for other, _ in kept):
             kept.append((words, quote))
     return [quote for _, quote in kept]
+
+
+def shortest(quotes: Sequence[str]) -> list[str]:
+    """Without those that have all words of another one."""
+    return [quote for quote in quotes if not any(_words(other) < _words(quote) for other in quotes)]
+
+
+def _words(quote: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", quote.casefold())) - {"i", "you", "ll", "will", "caller"}
 
 
 def second_person(fact: str) -> str:

@@ -15,7 +15,18 @@ from typing import Any, Final
 import orjson
 
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, Message, TextDelta, ToolCallDelta
-from gateway.llm.quotes import OWN_SHARE, SHARE, CallerMemory, joined, passages, script_language
+from gateway.llm.quotes import (
+    ELSEWHERE,
+    OWN_SHARE,
+    SHARE,
+    CallerMemory,
+    is_private,
+    is_secret,
+    joined,
+    passages,
+    script_language,
+    shortest,
+)
 from gateway.text.person_names import introduced_name
 from gateway.text.sensitive import sentences
 
@@ -25,8 +36,10 @@ SEARCH_KNOWLEDGE: Final = "search_knowledge"
 MESSAGE_AGENT: Final = "message_agent"
 
 _MOST_QUOTES: Final = 2
+_MOST_OF_SECTION: Final = 3
 _FEW_WORDS: Final = 4  # a caller who only names a transfer target
 _SURE: Final = 2.0  # words in common with a request to do something, so that a quotation answers it
+_OWN_LEAD: Final = 0.7  # by which a document must beat the notes where callers ask about themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +146,15 @@ class _Script:
 
     def _corrected(self, said: str) -> _Reply | None:
         """ "No, Tuesday, not Monday": change what was said before, and say the result back."""
-        if not self._means("correction", said) or self._means("question", said):
+        if not self._means("correction", said) or self._means("question", said) or is_secret(said):
             return None
         sentence = self._language.correct(self._language.stated(self._said[:-1]), said)
         if not sentence:
             return None
-        if heard := self._language.heard(sentence):
-            return self._say("changed", values=self._language.said_back(sentence, heard))
+        values = [self._language.said_back(sentence, heard)] if (heard := self._language.heard(sentence)) else []
+        values += self._language.counts(self._language.replaceable(said))
+        if values:
+            return self._say("changed", values=f" {self._phrase('and')} ".join(values))
         return self._say("changed", values=sentence[:1].lower() + sentence[1:])
 
     def _small_talk(self, said: str) -> _Reply | None:
@@ -163,7 +178,7 @@ class _Script:
         return None
 
     def _about_agent(self, said: str) -> _Reply | None:
-        """What it is, transfers to a person, and messages."""
+        """What it is, transfers to a person, messages, and insults."""
         if self._means("who", said):
             return _Reply(f"{self._phrase('what_i_am')} {self._phrase('what_i_do')}")
         if self._means("person_wanted", said) and not self._means("not_now", said):
@@ -174,6 +189,8 @@ class _Script:
             return self._say("message")
         if self._means("message_wanted", self._last_answer) and not self._means("question", said):
             return self._take_message(said)
+        if self._means("insult", said) and not self._language.heard(said):
+            return self._say("insulted")
         return None
 
     def _on_matter(self, said: str) -> _Reply:
@@ -187,8 +204,12 @@ class _Script:
             return self._last_time()
         if is_question or is_action:
             return self._answer_question(said, is_action=is_action)
+        if is_secret(said):
+            return self._say("private")
         if heard := self._language.heard(said):
             return self._say("heard", values=self._language.said_back(said, heard))
+        if is_private(said):
+            return self._say("private")
         noted = self._language.say["noted"]
         return _Reply(noted[len(self._said) % len(noted)])
 
@@ -208,24 +229,49 @@ class _Script:
     def _answer_question(self, said: str, *, is_action: bool) -> _Reply:
         """From documents, if the agent has any, and notes."""
         if SEARCH_KNOWLEDGE in self._tools:
-            return _Reply(tool=SEARCH_KNOWLEDGE, arguments={"query": self._language.query(said)})
+            query = self._language.query(f"{self._question_before(said)} {said}".strip())
+            return _Reply(tool=SEARCH_KNOWLEDGE, arguments={"query": query})
         return self._quoted(said, [], is_action=is_action)
 
+    def _question_before(self, said: str) -> str:
+        """The question that this one continues: "And on Monday?", "How many?"."""
+        if self._language.content(said) and not self._means("continued", said):
+            return ""
+        asked = [one for one in self._said[:-1] if self._means("question", one) and self._language.content(one)]
+        return asked[-1] if asked else ""
+
     def _noted(self, said: str) -> list[tuple[float, str]]:
-        stated = self._language.stated(self._said[:-1])
-        notes = [(note, "") for note in [*reversed(stated), *self._memory.notes()]]
-        return self._language.best(said, notes, OWN_SHARE if self._means("mine", said) else SHARE)
+        stated = list(reversed(self._language.stated(self._said[:-1])))
+        notes = [(note, "") for note in [*stated, *self._memory.notes()]]
+        share = OWN_SHARE if self._means("mine", said) else SHARE
+        found = self._language.best(said, notes, share, before=self._question_before(said))
+        if self._language.is_about_visit(said) and not any(self._means("time", text) for _, text in found):
+            times = [note for note in [*stated, *self._memory.last_call()] if self._means("time", note)]
+            found = [(_SURE, note) for note in times] or found
+        return found
+
+    def _found(self, said: str, result: str) -> list[tuple[float, str]]:
+        """The sentence of the documents that answers; a whole section if its heading is what is asked for."""
+        before, candidates = self._question_before(said), passages(result)
+        found = self._language.best(said, candidates, SHARE, before=before, elsewhere=ELSEWHERE)
+        if not found:
+            return []
+        score, best = found[0]
+        heading = next(heading for text, heading in candidates if text == best)
+        if not before and self._language.content(said) <= self._language.content(heading):
+            return [(score, text) for text, above in candidates if above == heading]
+        return found[:1]
 
     def _quoted(self, said: str, found: Sequence[tuple[float, str]], *, is_action: bool) -> _Reply:
         """The best of notes and documents. What the agent is asked to do, it can't."""
         noted = self._noted(said)
         top_note = noted[0][0] if noted else 0.0
         top_found = found[0][0] if found else 0.0
-        is_note = top_note > top_found or top_note == top_found and self._means("mine", said)
+        is_note = bool(noted) and top_note + (_OWN_LEAD if self._means("mine", said) else 0) > top_found
         if found and not is_note and top_found >= (_SURE if is_action else 0.0):
-            return self._say("found", quotes=joined([text for _, text in found], 1))
+            return self._say("found", quotes=joined([text for _, text in found], _MOST_OF_SECTION))
         if noted and not is_action:
-            top = [text for score, text in noted if score >= top_note]
+            top = shortest([text for score, text in noted if score >= top_note])
             return self._say("my_notes", quotes=joined(top, 1 if self._means("time_question", said) else _MOST_QUOTES))
         if not is_action:
             return self._say("unknown")
@@ -256,8 +302,7 @@ class _Script:
     def _after_tool(self, tool: str, result: str) -> _Reply:
         if tool == SEARCH_KNOWLEDGE:
             said = self._last_words
-            found = self._language.best(said, passages(result), SHARE)
-            return self._quoted(said, found, is_action=self._means("action", said))
+            return self._quoted(said, self._found(said, result), is_action=self._means("action", said))
         if tool == TRANSFER_CALL:
             return self._say("transferring" if '"ok"' in result else "not_transferred")
         if tool == MESSAGE_AGENT:

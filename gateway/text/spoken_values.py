@@ -86,6 +86,7 @@ class OutcomeLanguage:
             (frozenset(kinds.split()), role, re.compile(rf"\b(?:{pattern})\W*$", re.IGNORECASE))
             for kinds, role, pattern in table["roles"]
         ]
+        self._number = re.compile(rf"(?<![\w-])(?:\d+|(?:{spelled})(?:[ -](?:{spelled}))?)(?![\w-])", re.IGNORECASE)
         self._same_counted = {word: group.split()[0] for group in table["same_counted"] for word in group.split()}
         self._correction = re.compile(rf"[\s,.…—-]*\b(?:{table['correction']})\b[\s,.:…—-]*", re.IGNORECASE)
         self._fillers = re.compile(rf"(?<![\w'’])(?:{table['fillers']})(?![\w'’])[,.]?\s*", re.IGNORECASE)
@@ -199,6 +200,11 @@ class OutcomeLanguage:
         earlier = self.cue("before_noon").search(text)
         half = "pm" if later or hour > 12 else "am" if earlier else ""
         return f"{hour % 12}:{minute:02}|{half}"
+
+    def in_place_of(self, old: str, new: str) -> str:
+        """A count in the words of another: "six people" is "a table for six" after "a table for four"."""
+        number = self._number.search(new)
+        return self._number.sub(number[0], old, count=1) if number else new
 
     def number(self, words: str) -> str:
         """Digits for a number in digits or words; the words if it is none."""

@@ -12,7 +12,7 @@ from gateway.llm.quotes import script_language
 from gateway.llm.scripted import ScriptedUpstream
 from gateway.memory.recall import render, render_known
 from gateway.memory.summary_parser import PastCall
-from gateway.tools.builtin import END_CALL, MESSAGE_AGENT, transfer_schema
+from gateway.tools.builtin import END_CALL, MESSAGE_AGENT, SEARCH_KNOWLEDGE, transfer_schema
 from tests.llm.scripted_call import scripted_line, tool
 
 SAY = script_language("en").say
@@ -108,7 +108,7 @@ async def test_it_answers_from_what_the_search_found():
 
 
 async def test_it_answers_from_this_call():
-    assert await spoken("The door code is blue.", "What is the door code?") == "My notes say: The door code is blue."
+    assert await spoken("The front door is blue.", "What is the front door?") == "My notes say: The front door is blue."
 
 
 async def test_it_does_not_pretend_to_know():
@@ -142,6 +142,74 @@ async def test_a_correction_replaces_what_was_said():
     said = ("I'd like to come on Monday at ten.", "No, Tuesday, not Monday.")
     assert await spoken(*said) == "I've changed that to Tuesday at ten. Is that right?"
     assert await spoken(*said, "What did I just say?") == "You said: I'd like to come on Tuesday at ten."
+
+
+async def test_a_changed_number_of_people_is_said_back():
+    said = ("A table for four on Saturday at seven, please.", "Actually, we'll be six people.")
+    assert await spoken(*said) == "I've changed that to Saturday at seven and six people. Is that right?"
+    assert await spoken(*said, "What did I just say?") == "You said: A table for six on Saturday at seven, please."
+
+
+async def test_letters_before_a_number_are_said_back():
+    said = ("The tag number is BX 5 5 2 0 9 1.", "No, 5 5 2 0 9 7.")
+    assert await spoken(said[0]) == "I heard B, X, 5, 5, 2, 0, 9, 1. Is that right?"
+    assert await spoken(*said) == "I've changed that to B, X, 5, 5, 2, 0, 9, 7. Is that right?"
+
+
+@pytest.mark.parametrize(
+    "said", ["My PIN is 7731.", "I earn 3,400 dollars a month.", "No, my PIN is 7732.", "She has epilepsy."]
+)
+async def test_private_matters_are_neither_said_back_nor_called_noted(said):
+    assert await spoken("My PIN is 7731.", said) == SAY["private"]
+    assert await spoken(said, "What did I just say?") == SAY["nothing_said"]
+
+
+async def test_an_insult_is_no_note():
+    assert await spoken("You are completely useless.") == SAY["insulted"]
+    assert await spoken("You are completely useless.", "What did I just say?") == SAY["nothing_said"]
+
+
+LIBRARY = """[loans.md > Loans]
+Books are lent for three weeks. Loans can be renewed twice. Overdue items cost 20 cents a day.
+
+[loans.md > Hours]
+| Day | Hours |
+| --- | --- |
+| Monday | closed |
+| Tuesday to Friday | 10 am to 7 pm |
+| Saturday | 10 am to 3 pm |
+
+[loans.md > Rooms]
+Study rooms can be booked for two hours. On weekends they cost double."""
+
+
+@pytest.mark.parametrize(
+    "said, quote",
+    [
+        (["Can I renew my books?"], "Loans can be renewed twice"),
+        (["Can I renew my books?", "How many times?"], "Loans can be renewed twice"),
+        (["What does it cost when I'm late?"], "Overdue items cost 20 cents a day"),
+        (["When do you open on Saturday?"], "Saturday, 10 am to 3 pm"),
+        (["When do you open on Saturday?", "And on Monday?"], "Monday, closed"),
+        (["Are you open on Wednesday?"], "Tuesday to Friday, 10 am to 7 pm"),
+        (["What are your hours?"], "Monday, closed; Tuesday to Friday, 10 am to 7 pm; Saturday, 10 am to 3 pm"),
+        (["What does a study room cost?", "And on Sunday?"], "On weekends they cost double"),
+    ],
+)
+async def test_questions_are_answered_from_documents(said, quote):
+    words = await spoken(*said, result=("search_knowledge", LIBRARY), tools=(END_CALL, SEARCH_KNOWLEDGE))
+    assert words == f"Here is what I found: {quote}."
+
+
+async def test_a_question_that_documents_do_not_answer_is_not_answered():
+    asked = ("Do you have a swimming pool?", "What does a taxi to the airport cost?", "Are you married?")
+    for question in asked:
+        assert await spoken(question, result=("search_knowledge", LIBRARY)) == UNKNOWN
+
+
+async def test_an_appointment_is_found_by_its_time():
+    said = ("I'd like my teeth cleaned on Thursday at ten.", "My bike is blue.", "When is my appointment?")
+    assert await spoken(*said) == "My notes say: I'd like my teeth cleaned on Thursday at ten."
 
 
 async def test_it_takes_notes():
