@@ -43,9 +43,12 @@ _SPEAKER: Final = re.compile(r"\b(Caller|Agent): ")
 _EDGES: Final = " ;,.-…"
 _HEADINGS: Final = re.compile(
     r"[#\s-]*(?:Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call)[#:\s-]*(?:\[ \] )?"
-    r"|#+ *Voice Call Summary[^#*]*|\*\*(?:Session|Duration|Agent):\*\* *[^*#]*|\*\*Caller:\*\*[^)#*]*\)?|(?<!\w)\[ \] "
+    r"|(?:[#\s]*Voice Call Summary[^#*]*?)?\**Session:\**.{1,120}?\**Caller:\**[^()]{0,90}\([^)]*\)"
+    r"(?: \**Agent:\** \S+)?"
+    r"|(?<!\w)\[ \] "
 )
-"""Headings and header lines of a summary, and the boxes of its action items."""
+"""Headings and the header of a summary, and the boxes of its action items."""
+_ITEM: Final = re.compile(r"\n| - (?=(?:Caller|Agent): |[A-Z])")
 _BLOCK: Final = re.compile(r"<(call_notes|caller_facts|pinned_topics|known)>\n(.*?)\n</\1>", re.DOTALL)
 _LABEL: Final = re.compile(
     r"^(?:Context for this call|Open action items|Key decisions|Important facts|Topics|Still to be done for [^:]+): "
@@ -67,8 +70,6 @@ class Heard:
     spoken: str
     start: int
     end: int
-    letters: int = 0
-    """Characters of the letters before a number: "BX " in "BX 417"."""
 
 
 class ScriptLanguage:
@@ -79,6 +80,7 @@ class ScriptLanguage:
         self.say: Mapping[str, Any] = table["say"]
         self.values: OutcomeLanguage = outcome_language(name)
         self._cues = {cue: re.compile(pattern, re.IGNORECASE) for cue, pattern in table["cues"].items()}
+        self._cues["insult"] = self.values.cue("insult")
         self._common = frozenset(table["common"].split())
         self._phrases = [(re.compile(phrase, re.IGNORECASE), word) for phrase, word in table["phrases"]]
         self._week: list[str] = table["week"].split()
@@ -128,7 +130,7 @@ class ScriptLanguage:
         for number in spoken_numbers(text):
             letters = match[0] if (match := _LETTERS.search(text, 0, number.start)) else ""
             spoken = ", ".join([*re.findall("[A-Z]", letters), *number.digits])
-            one = Heard("number", spoken, number.start - len(letters), number.end, len(letters))
+            one = Heard("number", spoken, number.start - len(letters), number.end)
             if len(number.digits) >= _FEWEST_DIGITS and (is_number or not _overlaps(one, found)):
                 found = [*(other for other in found if not _overlaps(other, [one])), one]
         found = [one for one in found if not self.means("refused", text[: one.start])]
@@ -193,11 +195,9 @@ class ScriptLanguage:
                 sentence = stated[place]
                 old = [one for one in self.replaceable(sentence) if one.kind == new.kind]
                 if old:
-                    start = old[-1].start + (0 if new.letters else old[-1].letters)
-                    words = text[new.start : new.end]
-                    if self.counts([new]):
-                        words = self.values.in_place_of(sentence[start : old[-1].end], words)
-                    stated[place] = changed = f"{sentence[:start]}{words}{sentence[old[-1].end :]}"
+                    start, end = old[-1].start, old[-1].end
+                    words = self.values.in_place_of(sentence[start:end], text[new.start : new.end])
+                    stated[place] = changed = f"{sentence[:start]}{words}{sentence[end:]}"
                     break
         return changed
 
@@ -318,8 +318,10 @@ class CallerMemory:
 
 def quotes_of(line: str) -> list[str]:
     """The caller's sentences in a line of notes, and those without a speaker; no headers."""
-    note, *spoken = _SPEAKER.split(_HEADINGS.sub(" ", line))
-    texts = [note, *(text for speaker, text in zip(spoken[::2], spoken[1::2], strict=True) if speaker == "Caller")]
+    texts: list[str] = []
+    for item in _ITEM.split(_HEADINGS.sub("\n", line)):
+        note, *spoken = _SPEAKER.split(item)
+        texts += [note, *(text for speaker, text in zip(spoken[::2], spoken[1::2], strict=True) if speaker == "Caller")]
     parts = (part for text in texts for piece in text.split("; ") for part in sentences(piece))
     return [part.strip(_EDGES) for part in parts if part.strip(_EDGES)]
 

@@ -17,7 +17,9 @@ from gateway.text.languages import LANGUAGES, language_table
 from gateway.text.plain_text import unaccented
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])\s+|\n+")
-_TITLE: Final = re.compile(r"(?:^|\s)(?:(?i:mr|mrs|ms|dr|st|hr|fr|sr|sra|mme|no|nr|prof|approx|str)|[A-Z])\.$")
+_TITLE: Final = re.compile(
+    r"(?:^|\s)(?:(?i:mr|mrs|ms|dr|st|hr|fr|sr|sra|mme|no|nr|prof|approx|str)|(?<![A-Z] )[A-Z])\.$"
+)
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _BETWEEN: Final = r"[\s-]+"
 _MASK: Final = " ¤ "
@@ -76,7 +78,7 @@ def without_sensitive(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text. A title or an abbreviation such as "Dr." does not end one."""
+    """The sentences of a text. "Dr." and initials do not end one, a spelled name does."""
     found: list[str] = []
     for part in _SENTENCE_END.split(text.strip()):
         if found and _TITLE.search(found[-1]):

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gateway.text.languages import LANGUAGES, language_table
 from gateway.text.plain_text import unaccented
+from gateway.text.redaction import spoken_numbers
 
 _CAPITALISED: Final = r"[A-ZÀ-Þ][\w'’&-]*[\w]\.?(?=\s[A-ZÀ-Þ])|[A-ZÀ-Þ][\w'’&-]*[\w]|[A-ZÀ-Þ]\.?(?=\s[A-ZÀ-Þ])"
 _JOINED: Final = r"(?: (?:(?:of|the|and|de|la|del|du|von|der|&|-) ){0,2})"
@@ -22,6 +23,9 @@ _NAME: Final = re.compile(
     r"|(?<=['‘“\"])[A-ZÀ-Þ][^'’”\"]{1,40}(?=['’”\"])"
 )
 _CODE: Final = re.compile(r"(?<![\w$£€.,:])[#+]?[a-z]*\d[\w-]{2,}(?:[ -]\d[\w-]*)*", re.IGNORECASE)
+_LETTERS_AHEAD: Final = re.compile(r"(?<![\w'])(?:[A-Z]{2,3}|[A-Z](?: [A-Z])+)[ -]?(?=\d|$)")
+LEAST_DIGITS: Final = 5
+"""The least digits of a number that is told from others by them."""
 _DAYS: Final = ("date", "weekday", "day")
 """Ways to name a day. "Friday" and "the 8th" may be the same one."""
 
@@ -44,7 +48,12 @@ class SpokenValue:
         """Values of one slot exclude each other. A name or number without a role excludes nothing."""
         if self.kind in _DAYS:
             return "day", self.role
-        return self.kind, self.role if self.role or self.kind not in ("name", "code") else self.key
+        own = self.digits if self.kind == "code" and len(self.digits) >= LEAST_DIGITS else self.key
+        return self.kind, self.role if self.role or self.kind not in ("name", "code") else own
+
+    @property
+    def digits(self) -> str:
+        return re.sub(r"\D", "", self.key)
 
     def equals(self, other: "SpokenValue") -> bool:
         """Whether both mean the same, as far as both say it: "10:45" and "10:45 am", "the 9th" and "March 9th"."""
@@ -53,6 +62,8 @@ class SpokenValue:
         if self.kind in ("time", "date"):
             mine, theirs = self.key.split("|"), other.key.split("|")
             return all(a == b or not a or not b for a, b in zip(mine, theirs, strict=True))
+        if self.kind == "code" and len(self.digits) >= LEAST_DIGITS:
+            return self.slot == other.slot
         fewer, more = sorted((set(self.key.split()), set(other.key.split())), key=len)
         return self.key == other.key or self.kind == "name" and fewer <= more
 
@@ -156,6 +167,10 @@ class OutcomeLanguage:
                 yield "code" if is_code else "name", start, end, " ".join(words)
         for match in _CODE.finditer(sentence):
             yield "code", *match.span(), re.sub(r"\W", "", match[0].casefold())
+        for number in spoken_numbers(sentence):
+            if len(number.digits) >= LEAST_DIGITS:
+                letters = _LETTERS_AHEAD.search(sentence, 0, number.start)
+                yield "code", letters.start() if letters else number.start, number.end, number.digits
 
     def _name_span(self, sentence: str, match: re.Match[str]) -> tuple[int, int]:
         """A run of capitals without common words at its ends; the first word of a sentence has a capital anyway."""
@@ -202,9 +217,15 @@ class OutcomeLanguage:
         return f"{hour % 12}:{minute:02}|{half}"
 
     def in_place_of(self, old: str, new: str) -> str:
-        """A count in the words of another: "six people" is "a table for six" after "a table for four"."""
-        number = self._number.search(new)
-        return self._number.sub(number[0], old, count=1) if number else new
+        """
+        The words for a new value where an old one stood.
+
+        "Six people" after "a table for four" is "a table for six people", "472" after "BX 471" is "BX 472".
+        """
+        if (letters := _LETTERS_AHEAD.match(old)) and new[:1].isdigit():
+            return letters[0] + new
+        was, now = self._number.search(old), self._number.search(new)
+        return old[: was.start()] + new[now.start() :] if was and now and was.end() == len(old) else new
 
     def number(self, words: str) -> str:
         """Digits for a number in digits or words; the words if it is none."""

@@ -107,6 +107,26 @@ async def test_it_answers_from_what_the_search_found():
     assert await spoken("What is my cat called?", known=known) == "My notes say: The cat is called Tom."
 
 
+async def test_the_header_of_a_found_summary_is_no_note():
+    document = """Voice Call Summary — 2026-02-06 11:15 PM: ## Voice Call Summary — 2026-02-06 11:15 PM
+
+**Session:** voice-session:1
+**Duration:** 1m 10s
+**Caller:** Anna (+12025550143)
+**Agent:** maya
+
+### Action Items
+- [ ] Agent: I'll email you.
+### Important Facts
+- Will send the photos by Thursday
+### Context for Next Call
+Caller: I was called back on Monday."""
+    known = render_known([document], budget_tokens=500)
+    assert await spoken("When was I called back?", known=known) == "My notes say: I was called back on Monday."
+    assert await spoken("What do I send?", known=known) == "My notes say: Will send the photos by Thursday."
+    assert await spoken("What is the session of this voice call?", known=known) == UNKNOWN
+
+
 async def test_it_answers_from_this_call():
     assert await spoken("The front door is blue.", "What is the front door?") == "My notes say: The front door is blue."
 
@@ -147,7 +167,8 @@ async def test_a_correction_replaces_what_was_said():
 async def test_a_changed_number_of_people_is_said_back():
     said = ("A table for four on Saturday at seven, please.", "Actually, we'll be six people.")
     assert await spoken(*said) == "I've changed that to Saturday at seven and six people. Is that right?"
-    assert await spoken(*said, "What did I just say?") == "You said: A table for six on Saturday at seven, please."
+    noted = "A table for six people on Saturday at seven, please"
+    assert await spoken(*said, "What did I just say?") == f"You said: {noted}."
 
 
 async def test_letters_before_a_number_are_said_back():
@@ -307,5 +328,5 @@ async def test_callers_get_right_answers(tmp_path):
         "",
         "I'll bring it on Thursday at ten; I prefer a text message, please don't call me.",
         "The appointment is on Friday at nine, not on Thursday; I live in Ashton now, we moved last month.",
-        "I will pick up the bike next Tuesday at half past three; I paid forty two fifty for the pads.",
+        "I will pick up the bike next Tuesday at half past three; My order number is 5 8 2 1 3.",
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.text.sensitive import sensitive_category, without_sensitive
+from gateway.text.sensitive import sensitive_category, sentences, without_sensitive
 
 SENSITIVE = {
     "en": {
@@ -458,6 +458,7 @@ def test_colloquial_wording_is_sensitive(sentence: str) -> None:
     "sentence",
     [
         "I prefer venetian blinds in the office.",
+        "Water is coming out under my kitchen sink.",
         "The new back door sticks.",
         "Ich nehme immer das Zimmer zum Hof.",
         "Sin embargo, prefiero la tarde.",
@@ -474,6 +475,17 @@ def test_words_of_one_language_do_not_count_in_another_sense(sentence: str) -> N
 def test_only_the_sensitive_sentence_is_dropped() -> None:
     text = "I moved to Leeds. I'm bipolar, you see. Dr. Hale has my new address."
     assert without_sensitive(text) == "I moved to Leeds. Dr. Hale has my new address."
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("I'm Ottoline Pryce, P R Y C E. I have a claim.", ["I'm Ottoline Pryce, P R Y C E.", "I have a claim."]),
+        ("Ask for Dr. J. R. Hale. He knows.", ["Ask for Dr. J. R. Hale.", "He knows."]),
+    ],
+)
+def test_a_spelled_name_ends_a_sentence_and_an_initial_does_not(text: str, parts: list[str]) -> None:
+    assert sentences(text) == parts
 
 
 def test_letters_of_another_width_and_curly_apostrophes() -> None:

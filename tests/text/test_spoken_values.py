@@ -20,6 +20,11 @@ def found(text, language="en"):
         ("with Dr. Maya J. Osei at 10:15 am", [("name", "Dr. Maya J. Osei"), ("time", "10:15 am")]),
         ("ninety eight dollars to 14 Elm Grove", [("money", "ninety eight dollars"), ("name", "14 Elm Grove")]),
         ("my claim is NG 771 204", [("code", "NG 771 204")]),
+        ("on Thursday the twelfth, around ten", [("weekday", "Thursday"), ("date", "the twelfth"), ("time", "ten")]),
+        ("Make it eleven thirty.", [("time", "eleven thirty")]),
+        ("on the second floor", []),
+        ("the tag is BX 5 5 2 0 9 1", [("code", "BX 5 5 2 0 9 1")]),
+        ("Call me back tomorrow.", [("day", "tomorrow")]),
         ("I'm fine, thank you", []),
         ("We'll see, Okay?", []),
     ],
@@ -78,6 +83,19 @@ def test_other_spellings_are_equal(first, second, same):
 )
 def test_corrections_are_resolved(said, meant):
     assert ENGLISH.cleaned(said) == meant
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "result"),
+    [
+        ("table for four", "six people", "table for six people"),
+        ("four people", "six people", "six people"),
+        ("BX 5 5 2 0 9 1", "5 5 2 0 9 7", "BX 5 5 2 0 9 7"),
+        ("Friday", "Monday", "Monday"),
+    ],
+)
+def test_a_value_takes_the_place_of_another(old, new, result):
+    assert ENGLISH.in_place_of(old, new) == result
 
 
 def test_language_is_recognised_by_its_words():

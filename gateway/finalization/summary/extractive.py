@@ -119,22 +119,25 @@ class _Writer:
         return list({text.casefold(): text for text in found}.values())
 
     def topics(self, outcome: CallOutcome) -> tuple[str, ...]:
-        """What the caller asked for, once for each matter; without a request, what they said first."""
+        """What the caller asked for, once for each matter; else what they said first, or what they wanted to know."""
         said = [
             one
             for one in outcome.statements
-            if one.speaker == "caller" and one.is_quotable and (one.is_request or not one.is_change)
+            if one.speaker == "caller"
+            and one.is_quotable
+            and (one.is_request or not one.is_change)
+            and one.act in ("statement", "question")
         ]
         first: dict[int, str] = {}
-        for one in sorted(said, key=lambda one: not one.is_request):
-            if one.act == "statement" and not one.refused and (topic := self._topic(one.text)):
+        for one in sorted(said, key=lambda one: (not one.is_request, not one.is_request and one.text.endswith("?"))):
+            if not one.refused and (topic := self._topic(one.text)):
                 first.setdefault(one.matter, topic)
         return tuple(dict.fromkeys(first[matter] for matter in sorted(first)))[:MAX_TOPICS]
 
     def _topic(self, text: str) -> str:
         words = self._language.cue("topic_lead").sub("", text).rstrip("?.! ").split()[:_TOPIC_WORDS]
         topic = " ".join(words).removesuffix(" please").rstrip(",;")
-        said = " ".join(value.text for value in self._language.values(topic))
+        said = " ".join(value.text for value in self._language.values(topic) if value.kind != "count")
         own = self._language.content_words(topic) - self._language.content_words(said)
         return _capitalised(topic) if " " in topic and len(own) > 1 else ""
 

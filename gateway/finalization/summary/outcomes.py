@@ -11,15 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from gateway.text.languages import cue
 from gateway.text.person_names import PersonName, spelled_name
 from gateway.text.plain_text import SpokenLine
 from gateway.text.sensitive import sentences
-from gateway.text.spoken_values import OutcomeLanguage, SpokenValue
+from gateway.text.spoken_values import LEAST_DIGITS, OutcomeLanguage, SpokenValue
 
 _SHARE_OF_CALL: Final = 0.3
 _LEAST_WORDS: Final = 35
 _LONG: Final = 8
 _SHORT_ANSWER: Final = 9
+_FRAGMENT: Final = 4
 _RECAP: Final = 3  # a sentence with so many values sums up
 # What a sentence costs beside its words, and how much its speech act adds to its worth.
 _SENTENCE_COST: Final = 6
@@ -49,6 +51,7 @@ class Statement:
     is_asked: bool = False
     is_request: bool = False
     is_change: bool = False
+    is_declining: bool = False
     refused: list[SpokenValue] = field(default_factory=list)
 
     def refuses(self, value: SpokenValue) -> bool:
@@ -78,6 +81,7 @@ def find_outcome(lines: Sequence[SpokenLine], language: OutcomeLanguage, caller_
     current, changes = _current_values(statements)
     for statement in (one for one in statements if one.is_live):
         _bring_up_to_date(statement, current[statement.matter], changes, language)
+    _drop_bare_values(statements, language)
     own = set(PersonName.parse(caller_name).words)
     wanted = {
         (matter, value): _WEIGHTS.get(value.kind, 0.6 if value.kind == "name" and not value.role else 1.0)
@@ -103,6 +107,8 @@ class _Reader:
         self._readback_turn = -1
         self._matter = 0
         self._is_done = False
+        self._refused_turn = -1
+        self._is_asking = False
 
     def read(self, lines: Sequence[SpokenLine]) -> Iterator[Statement]:
         heard_caller = False
@@ -114,15 +120,20 @@ class _Reader:
                     if (readback := self._heard(sentence, turn)) is not None:
                         yield readback
                     continue
+                if cue("audit", "overruling").search(sentence):  # meant for whoever reads the notes
+                    continue
                 text = self._language.cleaned(sentence)
                 values = self._language.values(text)
-                is_courtesy = not heard_caller or self._cue("courtesy").search(text)
+                is_courtesy = not heard_caller or self._cue("courtesy").search(text) or self._is_insult(text)
                 if not self._language.content_words(text) or is_courtesy and _only_names(values):
                     continue
                 statement = self._agent(text, turn) if line.speaker == "agent" else self._caller(text, turn)
                 if statement is not None and statement.text:
                     statement.matter = self._matter
                     yield statement
+
+    def _is_insult(self, text: str) -> bool:
+        return "insult" in self._language.table and bool(self._cue("insult").search(text))
 
     def _heard(self, sentence: str, turn: int) -> Statement | None:
         """The values of the call that the scripted agent reads back: "I've changed that to Tuesday at ten"."""
@@ -191,20 +202,33 @@ class _Reader:
         if change and self._last_answer is not None and self._last_answer.turn == turn:
             self._last_answer.is_live = False
         if self._question and is_short and not promises and (not request or change and self._answered_turn == turn):
-            return self._answer(cue("change_lead").sub("", spoken), turn, is_change=change)
+            bare = self._language.without_opening(cue("change_lead").sub("", spoken))
+            answer = self._answer(bare, turn, is_change=change)
+            if answer is not None:
+                answer.is_declining = bool(cue("decline").search(text))
+            return answer
         if self._is_done and request and not change:
             self._matter += 1
             self._is_done = False
+        refused = self._refused(spoken, values)
         act: Act = "promise" if promises else "statement"
+        is_fragment = self._is_asking and len(spoken.split()) <= _FRAGMENT and not cue("has_verb").search(spoken)
+        if spoken.endswith("?") and not (promises or request) and (cue("wh_question").match(spoken) or is_fragment):
+            act = "question"
+        self._is_asking = act == "question"
+        is_new = self._refused_turn == turn and bool(values) and not refused  # "Not tomorrow. Friday."
+        self._refused_turn = turn if refused and len(refused) == len(values) else -1
         return Statement(
             "caller",
             turn,
             spoken,
             act,
             values,
+            is_live=act != "question",
             is_request=request,
-            is_change=change,
-            refused=self._refused(spoken, values),
+            is_change=change or is_new,
+            is_declining=bool(cue("decline").search(text)),
+            refused=refused,
         )
 
     def _refused(self, text: str, values: Sequence[SpokenValue]) -> list[SpokenValue]:
@@ -261,7 +285,8 @@ def _drop_superseded_offers(statements: Sequence[Statement], language: OutcomeLa
             if later.act == "offer" and kinds & {value.kind for value in later.values}:
                 offer.is_live = offer.is_live and later.turn == offer.turn
                 break
-            if later.speaker == "caller" and language.cue("decline").search(later.text):
+            is_answer = later.is_declining and later.turn == offer.turn + 1
+            if later.speaker == "caller" and (is_answer or language.cue("decline").search(later.text)):
                 offer.is_live = False
                 break
 
@@ -307,9 +332,16 @@ def _in_range(value: SpokenValue, statement: Statement, known: Sequence[SpokenVa
     return replace(value, role="end", is_range_end=ends[-1].is_range_end)
 
 
+def _excludes(one: SpokenValue, other: SpokenValue) -> bool:
+    """Whether only one of two values can be current, if the caller changed one into the other."""
+    if one.kind == other.kind == "code":
+        return len(one.digits) == len(other.digits) >= LEAST_DIGITS
+    return one.slot == other.slot
+
+
 def _replaces(new: SpokenValue, old: SpokenValue, *, is_change: bool) -> bool:
     """Amounts add up rather than replace each other, and a day may be named in two ways, unless the caller says so."""
-    return new.slot == old.slot and (is_change or new.kind == old.kind and new.kind != "money")
+    return _excludes(new, old) and (is_change or new.kind == old.kind and new.kind not in ("money", "code"))
 
 
 def _bring_up_to_date(
@@ -323,8 +355,8 @@ def _bring_up_to_date(
     for value in reversed(statement.values):
         if statement.refuses(value) or any(one.equals(value) for one in current):
             continue
-        now = sorted((one for one in current if one.slot == value.slot), key=lambda one: one.kind != value.kind)
-        is_changed = any(turn >= statement.turn and one.slot == value.slot for turn, one in changes)
+        now = sorted((one for one in current if _excludes(one, value)), key=lambda one: one.kind != value.kind)
+        is_changed = any(turn >= statement.turn and _excludes(one, value) for turn, one in changes)
         if statement.act == "promise" and not is_changed:
             continue
         is_plain = statement.act == "statement" and not statement.is_request and not is_changed
@@ -336,9 +368,24 @@ def _bring_up_to_date(
         if not now or is_final or is_plain or is_double:
             statement.is_quotable = False
         else:
-            text = text[: value.start] + now[0].text + text[value.end :]
+            text = text[: value.start] + language.in_place_of(value.text, now[0].text) + text[value.end :]
     if text != statement.text:
         statement.text, statement.values = text, language.values(text)
+
+
+def _drop_bare_values(statements: Sequence[Statement], language: OutcomeLanguage) -> None:
+    """ "No, Friday" adds nothing to a sentence that has become "someone should call me on Friday"."""
+
+    def says_more(one: Statement) -> bool:
+        values = (language.content_words(value.text) for value in one.values)
+        return bool(language.content_words(one.text).difference(*values))
+
+    bare = [one for one in statements if one.values and one.act != "answer" and not says_more(one)]
+    for one in bare:
+        whole = [other for other in statements if other.matter == one.matter and other.turn < one.turn]
+        whole = [other for other in whole if other.is_live and other.is_quotable and other not in bare]
+        if any(all(any(map(value.equals, other.values)) for value in one.values) for other in whole):
+            one.is_quotable = False
 
 
 def _is_grounded(value: SpokenValue, matter: int, statements: Sequence[Statement]) -> bool:
@@ -407,7 +454,9 @@ def _open_promises(statements: Sequence[Statement], language: OutcomeLanguage) -
 
 
 def _takes_back(statement: Statement, words: set[str], language: OutcomeLanguage) -> bool:
-    """Whether the caller does not want what was promised: "we'll text you", "don't text me"."""
+    """Whether the caller does not want what was promised ("don't text me"), and not just another day for it."""
     if statement.speaker != "caller" or "taken_back" not in language.table:
         return False
-    return any(match["what"].casefold() in words for match in language.cue("taken_back").finditer(statement.text))
+    values = {word for value in statement.values for word in language.content_words(value.text)}
+    taken_back = (match["what"].casefold() for match in language.cue("taken_back").finditer(statement.text))
+    return any(word in words - values for word in taken_back)
