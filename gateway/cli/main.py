@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -46,8 +47,8 @@ MODULES: Final = {"import": "import_calls", "login-link": "login_link"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 a difference or a fault was found, 2 a user's mistake."""
+    _replace_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-
     if given[0] == "help":
         given = [*given[1:], "--help"]
 
@@ -70,6 +71,18 @@ def run_command(run: Callable[[], int]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"gateway: {error.strerror}; free up disk space", file=sys.stderr)
+        return 2
+
+
+def _replace_closed_streams() -> None:
+    """`>&-` leaves None in their place, and their numbers for the next files that are opened."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -86,6 +99,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"formatter_class": _HelpFormatter, **options})
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args[0].startswith("-") and args[0] not in self._option_string_actions:
+            self.error(f"unrecognized arguments: {args[0]}{_meant(args[0], self._option_string_actions)}")
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser = options.parser
@@ -93,14 +108,36 @@ class _Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        if (wrong := _INVALID_CHOICE.search(message)) and (meant := _meant(wrong[1], re.findall("'(.*?)'", wrong[2]))):
-            message = f"{wrong[1]!r} is unknown{meant}"
+        if wrong := _INVALID_CHOICE.search(message):
+            known = re.findall(r"[^', ]+", wrong[2])
+            meant = _meant(wrong[1], [*known, *self._option_string_actions])
+            message = f"{wrong[1]!r} is unknown{meant or _use(known)}"
+        elif wrong := _INVALID_INT.fullmatch(message):
+            message = f"{wrong[1]} is {wrong[2]}; use a whole number"
+        elif missing := _REQUIRED.fullmatch(message):
+            first = missing[1].partition(",")[0]
+            known = [str(one) for action in self._actions if _name(action) == first for one in action.choices or ()]
+            message = f"{missing[1]} {'are' if ',' in missing[1] else 'is'} missing{_use(known)}"
         see = " See" if message.endswith("?") else "; see"
         arguments = f"{self.prog} --help".partition(" ")[2]
         self.exit(2, f"{self.prog}: {message}{see} {invocation.command(arguments)}\n")
 
 
 _INVALID_CHOICE: Final = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+_INVALID_INT: Final = re.compile(r"argument (.*): invalid int value: (.*)")
+_REQUIRED: Final = re.compile(r"the following arguments are required: (.*)")
+_MOST_CHOICES: Final = 8
+"""More are not listed in a message."""
+
+
+def _name(action: argparse.Action) -> str:
+    """As argparse's messages name it."""
+    return "/".join(action.option_strings) or str(action.metavar or action.dest)
+
+
+def _use(known: Sequence[str]) -> str:
+    listed = " or ".join(filter(None, (", ".join(known[:-1]), *known[-1:])))
+    return f"; use {listed}" if 0 < len(known) <= _MOST_CHOICES else ""
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -24,9 +24,7 @@ def refusal(capsys, *arguments):
 
 
 def test_unknown_command_is_one_line(capsys):
-    said = refusal(capsys, "zzz")
-    assert said.startswith("gateway: argument COMMAND: invalid choice: 'zzz' (choose from ")
-    assert said.endswith("; see gateway --help\n")
+    assert refusal(capsys, "zzz") == "gateway: 'zzz' is unknown; see gateway --help\n"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +37,9 @@ def test_unknown_command_is_one_line(capsys):
             ["latency", "--jsn"],
             "gateway latency: unrecognized arguments: --jsn; did you mean --json? See gateway latency --help\n",
         ),
+        (["--versoin"], "gateway: unrecognized arguments: --versoin; did you mean --version? See gateway --help\n"),
+        (["version"], "gateway: 'version' is unknown; did you mean --version? See gateway --help\n"),
+        (["-V"], "gateway: unrecognized arguments: -V; see gateway --help\n"),
     ],
 )
 def test_misspelt_word_is_corrected(capsys, given, said):
@@ -137,8 +138,24 @@ def test_unknown_option_is_one_line(capsys, command):
 
 
 def test_missing_argument_names_its_command(capsys):
-    said = refusal(capsys, "replay")
-    assert said == "gateway replay: the following arguments are required: FILE; see gateway replay --help\n"
+    assert refusal(capsys, "replay") == "gateway replay: FILE is missing; see gateway replay --help\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["token"], "gateway token: ACTION is missing; use create, list or revoke; see gateway token --help\n"),
+        (["setup"], "gateway setup: carrier is missing; use twilio, telnyx or elevenlabs; see gateway setup --help\n"),
+        (["memory", "pin"], "gateway memory pin: CALLER, TITLE are missing; see gateway memory pin --help\n"),
+        (
+            ["completion", "tcsh"],
+            "gateway completion: 'tcsh' is unknown; use bash, zsh or fish; see gateway completion --help\n",
+        ),
+        (["audit", "--limit", "x"], "gateway audit: --limit is 'x'; use a whole number; see gateway audit --help\n"),
+    ],
+)
+def test_mistake_says_what_can_be_used(capsys, given, said):
+    assert refusal(capsys, *given) == said
 
 
 def test_wrong_setting_is_one_line(capsys, monkeypatch, tmp_path):
@@ -162,6 +179,18 @@ def test_broken_store_is_one_line(tmp_path):
     ran = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert ran.returncode == 2
     assert ran.stderr == f"gateway: can't open {tmp_path}/gateway.db: file is not a database\n"
+
+
+@pytest.mark.parametrize(
+    ("redirect", "said"),
+    [(">/dev/full", "gateway: No space left on device; free up disk space\n"), (">&-", ""), (">&- 2>&-", "")],
+)
+def test_output_that_cannot_be_written_is_no_traceback(tmp_path, redirect, said):
+    code = "import sys; from gateway.cli.main import main; sys.exit(main(['doctor', '--json']))"
+    command = f"{shlex.join([sys.executable, '-c', code])} {redirect}"
+    environ = {**os.environ, "DATA_DIR": str(tmp_path), "LOG_LEVEL": "loud"}
+    ran = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (2, said)
 
 
 def test_version_is_name_and_number(capsys):
