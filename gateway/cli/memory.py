@@ -19,6 +19,7 @@ from rich.console import RenderableType
 from gateway import settings
 from gateway.agents import DEFAULT_AGENT, AgentDirectory
 from gateway.cli import memory_text, terminal
+from gateway.cli.tail import SESSION_ID
 from gateway.cluster.open import open_shared_erasure, open_shared_store
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
@@ -175,8 +176,13 @@ async def _log(context: _Context) -> int:
 
 
 async def _diff(context: _Context) -> int:
+    given = context.options
+    if not given.session and SESSION_ID.fullmatch(given.caller):
+        if not await context.reports.of(context.caller, given.agent):  # a number without its plus sign looks alike
+            given.session = given.caller
+            given.caller = (await context.call()).caller
     report = await context.report()
-    if context.options.session:
+    if given.session:
         call = await context.call()
         if call.caller != report.caller:
             raise SettingsError(f"{call.session_id} is not a call from that caller")
@@ -417,7 +423,9 @@ async def _words_to_verify(context: _Context, callers: Sequence[str]) -> list[st
     return [*([] if agent else callers), *sorted(learned)]
 
 
-_CALLER_HELP: Final = "a phone number like +12025550143, or another identifier; show, log and diff also take a name"
+_CALLER_HELP: Final = (
+    "a phone number like +12025550143, or another identifier; show, log and diff also take a name, diff a session id"
+)
 _SESSION_HELP: Final = "a session id, or its first characters"
 _OPTIONAL: Final = {"nargs": "?", "default": ""}
 _FLAG: Final = {"action": "store_true"}

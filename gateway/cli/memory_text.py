@@ -100,8 +100,8 @@ def changes(made: Sequence[MemoryChange]) -> Iterator[RenderableType]:
             minute(change.at.isoformat()),
             change.op,
             short_id(change.session_id) or _BY_OPERATOR,
-            change.before,
-            change.after,
+            labelled(change.before),
+            labelled(change.after),
         )
         for change in made
     ]
@@ -117,7 +117,7 @@ def context(call: FinishedCall) -> Iterator[RenderableType]:
     rows = [
         (
             item["kind"],
-            item.get("text", ""),
+            labelled(item.get("text", "")),
             short_id(item["session"]) or _BY_OPERATOR,
             ", ".join(map(str, item.get("turns", ()))),
             count(item["age_days"], "day"),

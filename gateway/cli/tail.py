@@ -31,7 +31,8 @@ DESCRIPTION: Final = "Follow calls as they happen: turns, response times, memory
 
 _CALLER_WIDTH: Final = 16
 """The longest E.164 number with its plus sign."""
-_SESSION: Final = re.compile(r"voice-session:\S+|[0-9a-f]{8}[0-9a-f-]*")
+SESSION_ID: Final = re.compile(r"voice-session:\S+|[0-9a-f]{8}[0-9a-f-]*")
+"""A session's id, or its first characters."""
 
 
 Event = Mapping[str, Any]
@@ -57,7 +58,7 @@ def live_filter(text: str) -> dict[str, str]:
     """Query parameters: a number selects a caller, a UUID or its start a session, any other word an agent."""
     if not text:
         return {}
-    if _SESSION.fullmatch(text):
+    if SESSION_ID.fullmatch(text):
         return {"session": text}
     if text[0] in "+0123456789":
         number = e164(text)

@@ -100,7 +100,7 @@ async def test_log_and_diff_tell_changes(gateway: Stage, memory: Run) -> None:
     first, second = await sessions(memory)
     _, log, _ = await memory("log", CALLER)
     assert "  add  " in log and "Ana Quibble" in log
-    assert (await memory("diff", CALLER, first))[1] == log
+    assert (await memory("diff", CALLER, first))[1] == (await memory("diff", first))[1] == log
     assert (await memory("diff", CALLER, second))[1] == "no changes\n"
     assert (await memory("diff", CALLER))[1] == "no changes\n"
 

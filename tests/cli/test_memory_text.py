@@ -44,7 +44,7 @@ def test_empty_lists_say_so() -> None:
 
 def test_changes_show_before_and_after() -> None:
     made = [
-        MemoryChange(datetime(2026, 2, 6, tzinfo=UTC), "supersede", "maya", SESSION, "Name: Ana", "Name: Anna"),
+        MemoryChange(datetime(2026, 2, 6, tzinfo=UTC), "supersede", "maya", SESSION, "Is called Ana", "Is called Anna"),
         MemoryChange(datetime(2026, 2, 6, tzinfo=UTC), "pin", "maya", "", "", "Orlando sale"),
     ]
     head, first, second = as_text(*memory_text.changes(made)).splitlines()

@@ -106,7 +106,23 @@ def test_wrong_options_are_one_line(arguments, capsys):
 def test_login_link_is_printed(gateway, monkeypatch, folder, environ, arguments, address):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
+    (folder / "data").mkdir()
+    (folder / "data" / "admin-token").write_text("made-at-the-first-start\n")
     code, out, _ = gateway("login-link", *arguments)
     link, _, made = out.strip().partition("?code=")
-    token = Secret((folder / "data" / "admin-token").read_text().strip())
-    assert (code, link) == (0, f"{address}/login") and LoginLinks(token).read(made)[0]
+    assert (code, link) == (0, f"{address}/login") and LoginLinks(Secret("made-at-the-first-start")).read(made)[0]
+
+
+def test_login_link_needs_the_token_of_a_gateway(gateway, folder):
+    """In another folder than the gateway's, it would print a link that can't work."""
+    code, out, err = gateway("login-link", "--url", "https://voice.example.com")
+    how = "start one with `gateway serve`, or set GATEWAY_ADMIN_TOKEN to the token of the one at https://voice.example.com"
+    assert (code, out) == (2, "")
+    assert err == f"gateway: no gateway has been started with DATA_DIR={folder / 'data'}; {how}\n"
+    assert not (folder / "data").exists()
+
+
+def test_login_link_needs_a_whole_address(gateway):
+    code, out, err = gateway("login-link", "--url", "voice.example.com")
+    assert (code, out) == (2, "")
+    assert err == "gateway: --url is 'voice.example.com'; write it like https://voice.example.com\n"

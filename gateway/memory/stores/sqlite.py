@@ -73,7 +73,8 @@ class SqliteStore(MemoryStore):
             )
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
-            raise StoreUnavailable(f"can't open {path}: {error}") from error
+            reason = (isinstance(error, OSError) and error.strerror) or error
+            raise StoreUnavailable(f"can't open {path}: {reason}") from error
         return cls(path, connection, thread, **options)
 
     async def run(self, work: Callable[[Connection], T]) -> T:
