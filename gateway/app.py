@@ -645,7 +645,7 @@ async def routes(
     telnyx = TelnyxEndpoint(manager, public, config.verifier, telnyx_control, outbound_calls, TokenCodec(token))
     stack.push_async_callback(telnyx.close)
     live = LiveEventsEndpoint(resources.call_events, resources.levels, auth)
-    softphone = SoftphoneEndpoint(manager, public, auth, TokenCodec(token), resources.sharing.store)
+    softphone = SoftphoneEndpoint(manager, public, auth, TokenCodec(token), resources.sharing.store, config.agents)
     widget = WidgetEndpoint(softphone, live, resources.sharing.store, [agent.name for agent in config.agents])
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)

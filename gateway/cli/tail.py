@@ -5,8 +5,9 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +51,11 @@ def run(options: argparse.Namespace) -> int:
     query = live_filter(options.filter)
     if options.since:
         query["since"] = parse_time(options.since).isoformat()
-    asyncio.run(_follow(LiveReader(remote, query), as_json=options.json))
+    reader = LiveReader(remote, query)
+    if terminal.make_console(sys.stderr).is_terminal:
+        which = f" of {options.filter}" if options.filter else ""
+        reader.on_first_connection = partial(_print_status, f"following calls{which}; Ctrl-C stops")
+    asyncio.run(_follow(reader, as_json=options.json))
     return 0
 
 
@@ -98,6 +103,7 @@ class LiveReader:
     remote: Remote
     query: dict[str, str]
     cursor: str = ""
+    on_first_connection: Callable[[], None] = lambda: None
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """Raise SettingsError if the first connection fails or the token is rejected."""
@@ -112,6 +118,8 @@ class LiveReader:
                             continue
                         if is_away:
                             _print_status("reconnected")
+                        if not connected_once:
+                            self.on_first_connection()
                         connected_once, is_away = True, False
                 except httpx.HTTPError as error:
                     if not connected_once and isinstance(error, _AnotherServer):

@@ -174,12 +174,12 @@ async def _place(origin: str, admin_token: Secret, request: dict[str, str]) -> d
     async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS) as http:
         answer = await http.post(f"{origin}/v1/phone", json=request, headers=headers)
     if answer.status_code == 401:
-        raise SettingsError(f"the gateway at {origin} rejects this admin token; set GATEWAY_ADMIN_TOKEN to its own")
+        raise SettingsError(f"{origin} rejected the admin token; set GATEWAY_ADMIN_TOKEN to the token it uses")
     try:
         placed: dict[str, Any] = dict(answer.json())
     except (ValueError, TypeError):
         placed = {}
-    is_another = answer.is_redirect or (not placed and answer.status_code < 500)
+    is_another = answer.is_redirect or (not placed and (answer.status_code < 500 or answer.status_code == 501))
     if not answer.is_success and not is_another:
         problem = placed.get("detail", f"status {answer.status_code}")
         raise SettingsError(f"the gateway at {origin} did not accept the call: {problem}")

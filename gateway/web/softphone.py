@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.agents import Agent
+from gateway.agents import Agent, AgentDirectory
 from gateway.calls.call_table import CallTimeouts
 from gateway.calls.manager import CallManager, Refusal
 from gateway.cluster.store import ExpiringStore
@@ -100,7 +100,9 @@ class SoftphoneEndpoint:
         auth: Authenticator,
         tokens: "TokenCodec",
         store: ExpiringStore,
+        agents: AgentDirectory,
     ) -> None:
+        self._agents = agents
         self.tokens = tokens
         self._manager = manager
         self._public = public
@@ -172,17 +174,20 @@ class SoftphoneEndpoint:
         return f"{self._public.origin(request)}{GUEST_PATH}#{self.tokens.seal(link)}"
 
     async def _post_call(self, request: Request) -> Response:
-        placed = await self.place_call(request, await _call_request(request))
+        placed = await self.place_call(request, await self._call_request(request))
         return JSONResponse({**placed, "session": audit_note().session}, 201)
 
     async def _post_link(self, request: Request) -> Response:
-        url = self.guest_link(request, await _call_request(request))
+        url = self.guest_link(request, await self._call_request(request))
         return JSONResponse({"url": url, "seconds": LINK_SECONDS}, 201)
 
-
-async def _call_request(request: Request) -> CallRequest:
-    given = await read_json(request)
-    return CallRequest(text_field(given, "caller"), text_field(given, "called"))
+    async def _call_request(self, request: Request) -> CallRequest:
+        given = await read_json(request)
+        call = CallRequest(text_field(given, "caller"), text_field(given, "called"))
+        if call.called and e164(call.called) is None and self._agents.get(call.called) is None:
+            names = ", ".join(agent.name for agent in self._agents)
+            raise HTTPException(400, f"called must be a phone number or an agent's name: {names}")
+        return call
 
 
 # Pages

@@ -40,10 +40,10 @@ class Tail:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def running(cls, folder: Path, *arguments: str) -> AsyncIterator["Tail"]:
+    async def running(cls, folder: Path, *arguments: str, **environ: str) -> AsyncIterator["Tail"]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", SERVE, "tail", *arguments),
-            env={"GATEWAY_ADMIN_TOKEN": ADMIN},
+            env={"GATEWAY_ADMIN_TOKEN": ADMIN, **environ},
             cwd=folder,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -92,6 +92,14 @@ async def test_tail_survives_a_killed_gateway(scene: test_stream_recovery.Scene,
     assert kinds.count("hangup") == kinds.count("summary") == 1
     assert len({event["id"] for event in events}) == len(events)
     assert len({event["session"] for event in events}) == 1
+
+
+async def test_terminal_shows_what_is_followed(tmp_path: Path) -> None:
+    app = Starlette(routes=[Route("/v1/live", lambda request: Response(media_type="text/event-stream"))])
+    async with serve_on_loopback(app, lifespan="off") as url:
+        async with Tail.running(tmp_path, "otto", "--url", url, FORCE_COLOR="1") as tail:
+            await until(lambda: tail.errors)
+    assert tail.errors[0] == "gateway: following calls of otto; Ctrl-C stops"
 
 
 async def test_no_gateway_is_one_line(

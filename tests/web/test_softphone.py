@@ -58,6 +58,7 @@ async def test_a_call_gets_a_token_of_its_own(url, headers):
         (b"[]", "the body must be an object"),
         (b'{"caller": 5}', "caller must be text"),
         (b'{"caller": "Anna"}', "caller must be a phone number like +12025550143, or omitted"),
+        (b'{"called": "otto"}', "called must be a phone number or an agent's name: maya"),
     ],
 )
 async def test_a_wrong_wish_is_explained(url, body, problem):
@@ -91,7 +92,7 @@ async def test_a_lost_phone_is_a_finished_call(url, engine, tmp_path):
 
 
 async def test_a_mistake_is_one_line(url):
-    with pytest.raises(SettingsError, match="rejects this admin token; set GATEWAY_ADMIN_TOKEN"):
+    with pytest.raises(SettingsError, match="rejected the admin token; set GATEWAY_ADMIN_TOKEN"):
         async with phone_line(url, Secret("wrong")):
             pass
     with pytest.raises(
