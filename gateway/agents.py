@@ -22,7 +22,7 @@ from gateway.errors import SettingsError
 from gateway.file_stamp import FileStamp
 from gateway.memory.access import TrustPolicy, read_trust
 from gateway.memory.identity import RepeatCallerSettings
-from gateway.settings import TOML_FILE, exists, first_problem, is_url, read_agent_tables, read_table
+from gateway.settings import TOML_FILE, exists, first_problem, is_url, meant_word, read_agent_tables, read_table
 from gateway.telephony.phone_numbers import e164, transfer_target
 from gateway.text.turn_taking import lost_connection_text
 from gateway.tools.remote_settings import RemoteToolSettings, read_tools
@@ -686,7 +686,8 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path, data_dir: Pat
     if not _NAME.fullmatch(name):
         raise SettingsError(f"{where}: an agent's name is lower-case letters, digits, - and _")
     if unknown := sorted(set(table) - set(_KEYS)):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(_KEYS)}")
+        meant = meant_word(unknown[0], _KEYS) or f"; known are {', '.join(_KEYS)}"
+        raise SettingsError(f"{where}: unknown key {unknown[0]}{meant}")
     table = _with_brain(table, where)
     given: dict[str, Any] = {
         "name": name,

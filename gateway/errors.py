@@ -3,6 +3,7 @@ Every error the gateway raises, as one tree.
 
 GatewayError
 ├── SettingsError                a mistake in the environment, .env or gateway.toml
+│   └── InvalidSettings          all mistakes in the values of settings
 ├── FileChanged                  a file was changed elsewhere since it was read
 ├── CarrierError
 │   ├── RemoteProtocolError      the peer broke its protocol
@@ -31,6 +32,7 @@ Messages are lower case, without a full stop, and never quote spoken words, phon
 
 import socket
 import ssl
+from collections.abc import Sequence
 
 
 class GatewayError(Exception):
@@ -41,6 +43,14 @@ class GatewayError(Exception):
 
 class SettingsError(GatewayError):
     """A mistake of the user. The text is one line that says what to do."""
+
+
+class InvalidSettings(SettingsError):
+    """Settings with mistakes. The text is about the first one, `mistakes` has all."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__(mistakes[0])
+        self.mistakes = mistakes
 
 
 class FileChanged(GatewayError):

@@ -8,6 +8,7 @@ precedence. Nothing else reads the environment; a package is given the values it
 import base64
 import binascii
 import dataclasses
+import difflib
 import errno
 import io
 import ipaddress
@@ -23,8 +24,9 @@ from urllib.parse import urlsplit
 import dotenv
 import dotenv.parser
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-from gateway.errors import SettingsError
+from gateway.errors import InvalidSettings, SettingsError
 from gateway.invocation import command
 
 ADMIN_TOKEN_FILE: Final = "admin-token"
@@ -341,8 +343,10 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
     table = _read_toml(folder / TOML_FILE)
     agents = _pop_agents(table)
     from_file = {name.upper(): _as_text(name, value) for name, value in table.items()}
-    if unknown := sorted(set(from_file) - set(NAMES)):
-        raise SettingsError(f"gateway.toml: unknown setting {unknown[0].lower()}; docs/settings.md lists them all")
+    if unknown := sorted(name.lower() for name in set(from_file) - set(NAMES)):
+        known = [*(name.lower() for name in NAMES), "agents"]
+        meant = (f"{name}{meant_word(name, known) or '; docs/settings.md lists them all'}" for name in unknown)
+        raise InvalidSettings([f"gateway.toml: unknown setting {one}" for one in meant])
     texts = {**from_file, **_read_dotenv(folder / ".env"), **environ}
     given = {name.lower(): texts[name].strip() for name in NAMES if texts.get(name, "").strip()}
     keys = {name: Secret(texts[name]) for name in _named_keys(agents.values()) if texts.get(name)}
@@ -351,9 +355,10 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
         deepclaw = tuple(name for name in DEEPCLAW_SETTINGS if texts.get(name, "").strip())
         settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys, from_deepclaw=deepclaw, otel=otel)
     except ValidationError as error:
-        name, problem = first_problem(error)
-        raise SettingsError(f"{name.upper()}{problem}") from None
-    _check_together(settings)
+        found = ((name.upper(), problem) for name, problem in map(_problem, error.errors(include_url=False)))
+        raise InvalidSettings([f"{name}{problem}" for name, problem in found]) from None
+    if mistakes := list(_mistakes_together(settings)):
+        raise InvalidSettings(mistakes)
     return settings
 
 
@@ -371,22 +376,25 @@ def _pop_agents(table: dict[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
     """The first problem of a table: the path of the value, and the rest of the sentence."""
-    first = error.errors(include_url=False)[0]
-    match first["type"]:
+    return _problem(error.errors(include_url=False)[0])
+
+
+def _problem(found: ErrorDetails) -> tuple[str, str]:
+    match found["type"]:
         case "value_error":
-            problem = str(first["ctx"]["error"])
+            problem = str(found["ctx"]["error"])
         case "literal_error":
-            choices = first["ctx"]["expected"].replace("''", "").replace("'", "").replace(" or ", ", ").strip(", ")
-            problem = f"is {first['input']!r}; use one of: {choices}"
+            choices = found["ctx"]["expected"].replace("''", "").replace("'", "").replace(" or ", ", ").strip(", ")
+            problem = f"is {found['input']!r}; use one of: {choices}"
         case "int_parsing" | "int_parsing_size" | "greater_than_equal" | "less_than":
-            problem = f"is {first['input']!r}; use a whole number, 0 or more"
+            problem = f"is {found['input']!r}; use a whole number, 0 or more"
         case "bool_parsing":
-            problem = f"is {first['input']!r}; use true or false"
+            problem = f"is {found['input']!r}; use true or false"
         case "dict_type":
             problem = "must be a table"
         case _:
             problem = "must be text in quotes"
-    return ".".join(str(part) for part in first["loc"]), problem if problem.startswith((":", ".")) else f" {problem}"
+    return ".".join(str(part) for part in found["loc"]), problem if problem.startswith((":", ".")) else f" {problem}"
 
 
 def read_table(kind: type[Table], table: Any, where: str) -> Table:
@@ -401,6 +409,12 @@ def read_table(kind: type[Table], table: Any, where: str) -> Table:
     except ValidationError as error:
         key, problem = first_problem(error)
         raise SettingsError(f"{where}.{key}{problem}") from None
+
+
+def meant_word(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the known one that is most like it; "" if none is."""
+    similar = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def exists(path: Path) -> bool:
@@ -483,30 +497,30 @@ def _named_keys(agents: Iterable[Mapping[str, Any]]) -> set[str]:
     return {name for agent in agents for key in ("brain", "engine", "tools") for name in named(agent.get(key))}
 
 
-def _check_together(settings: Settings) -> None:
+def _mistakes_together(settings: Settings) -> Iterator[str]:
     """What is wrong with settings that need each other."""
     if settings.database_url and not _POSTGRES_URL.fullmatch(settings.database_url.reveal()):
-        raise SettingsError(
+        yield (
             "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name, "
             "with @ as %40 and / as %2F in the password, or put the password into PGPASSWORD"
         )
     if settings.gateway_admin_token and len(settings.gateway_admin_token.reveal()) < MIN_ADMIN_TOKEN:
         problem = f"GATEWAY_ADMIN_TOKEN is shorter than {MIN_ADMIN_TOKEN} characters"
-        raise SettingsError(f"{problem}; use what this prints: openssl rand -hex 32")
+        yield f"{problem}; use what this prints: openssl rand -hex 32"
     if settings.port > 65535:
-        raise SettingsError(f"PORT is {settings.port}; use a number from 0 to 65535")
+        yield f"PORT is {settings.port}; use a number from 0 to 65535"
     if bool(settings.twilio_account_sid) != bool(settings.twilio_auth_token):
-        raise SettingsError("set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN together; the Twilio console shows both")
+        yield "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN together; the Twilio console shows both"
     if bool(settings.telnyx_api_key) != bool(settings.telnyx_public_key):
-        raise SettingsError("set TELNYX_API_KEY and TELNYX_PUBLIC_KEY together; the Telnyx portal shows both")
+        yield "set TELNYX_API_KEY and TELNYX_PUBLIC_KEY together; the Telnyx portal shows both"
     for engine in settings.engines:
         if not settings.has_engine_key(engine):
-            raise SettingsError(f"VOICE_ENGINE is {engine} but {ENGINE_KEYS[engine]} is not set")
+            yield f"VOICE_ENGINE is {engine} but {ENGINE_KEYS[engine]} is not set"
     provider = settings.summary_provider
     if provider in KEYED_PROVIDERS and not getattr(settings, f"{provider}_api_key"):
-        raise SettingsError(f"SUMMARY_PROVIDER is {provider} but {provider.upper()}_API_KEY is not set")
+        yield f"SUMMARY_PROVIDER is {provider} but {provider.upper()}_API_KEY is not set"
     if is_url(provider, ("https", "http")) and not settings.summary_model:
-        raise SettingsError("SUMMARY_PROVIDER is a URL, so SUMMARY_MODEL has to name the model there")
+        yield "SUMMARY_PROVIDER is a URL, so SUMMARY_MODEL has to name the model there"
 
 
 # Folders

@@ -153,13 +153,14 @@ def test_silence_has_defaults_that_fit(folder, value, settings):
     "table, message",
     [
         (
-            {"promt": "x"},
-            "unknown key promt; known are brain, consent, disabled_tools, elevenlabs_agent, engine, "
+            {"colour": "x"},
+            "unknown key colour; known are brain, consent, disabled_tools, elevenlabs_agent, engine, "
             "fields, filler, first_token_seconds, functions, greeting, interrupt, knowledge, "
             "language, listen, memory, no_answer, numbers, one_moment, openai, patience, prompt, redact_brain, "
             "retell_agent, silence, sorry, text_agent, think, timezone, tools, transfer_to, vapi_assistant, voice, "
             "webhook, webhook_events, xai",
         ),
+        ({"promt": "x"}, "unknown key promt; did you mean prompt?"),
         ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),
         ({"prompt": 3}, "prompt must be text in quotes"),

@@ -234,7 +234,9 @@ def test_half_of_telnyx_is_a_mistake(name, tmp_path):
 
 def test_unknown_key_in_the_file_is_named(tmp_path):
     (tmp_path / "gateway.toml").write_text("Prot = 8000\nzone = 1\n")
-    assert problem({}, tmp_path) == "gateway.toml: unknown setting prot; docs/settings.md lists them all"
+    assert problem({}, tmp_path) == "gateway.toml: unknown setting prot; did you mean port?"
+    (tmp_path / "gateway.toml").write_text("zone = 1\n")
+    assert problem({}, tmp_path) == "gateway.toml: unknown setting zone; docs/settings.md lists them all"
 
 
 @pytest.mark.parametrize("text", ["agents = 1\n", "[agents]\nmaya = 'prompts/maya.md'\n", "[[agents]]\nname = 'm'\n"])

@@ -105,14 +105,14 @@ class Load:
             if call.engine is not None:
                 self._pacer.add(call.engine.beat, number + FRAME_MS // 2)
 
-    async def talk_while(self, work: Awaitable[None]) -> Spread:
+    async def talk_while(self, work: Callable[[], Awaitable[None]]) -> Spread:
         """Keep the calls talking until `work` is done. Returns how late the load itself was."""
         gc.collect()
         gc.disable()  # the delay of a collection would count as the gateway's
         try:
             await asyncio.sleep(1.0)  # the collection delayed the load, which then sends a burst
             first_turn = len(self._pacer.lags_ns)
-            await work
+            await work()
             return Spread.of_ns(self._pacer.lags_ns[first_turn:])
         finally:
             gc.enable()

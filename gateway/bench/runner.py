@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import httpx
@@ -110,7 +111,7 @@ async def _run(
     viewer_delays_ns: list[int] = []
     async with watching(http, viewer_delays_ns) if variant.viewers else contextlib.nullcontext():
         before = usage()
-        lag = await load.talk_while(load.measure_delays(http, seconds))
+        lag = await load.talk_while(partial(load.measure_delays, http, seconds))
         used = (now - then for now, then in zip(usage(), before, strict=True))
         elapsed, cpu_seconds, waited_seconds, written_bytes, turns = used
     grown_bytes = process.resident_bytes() - idle_bytes

@@ -20,13 +20,14 @@ from gateway.cluster.open import check_redis_url
 from gateway.diagnostics import report
 from gateway.diagnostics.report import CheckGroup
 from gateway.diagnostics.results import CheckState
-from gateway.errors import SettingsError
+from gateway.errors import InvalidSettings, SettingsError
 from gateway.history import traces
 from gateway.history.stores import check_database_url
 from gateway.llm import agent_llm
 from gateway.settings import Secret, Settings, existing_token
 from gateway.telephony.phone_numbers import AllowList, DialingRules
 from gateway.telephony.signatures import TelnyxVerifier
+from gateway.text.figures import count
 
 DESCRIPTION: Final = (
     "Check settings, this machine, carriers, public address, engines, every agent, language models and stores. Each "
@@ -50,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         loaded = settings.load(os.environ, Path.cwd())
     except SettingsError as error:
-        groups, mistakes, refused = [report.refused([str(error)])], [str(error)], True
+        mistakes = list(error.mistakes) if isinstance(error, InvalidSettings) else [str(error)]
+        groups, refused = [report.refused(mistakes)], True
     else:
         with terminal.progress("Checking settings") as line:
             config, mistakes = _configuration(loaded)
@@ -140,4 +142,9 @@ def _text(groups: Iterable[CheckGroup]) -> Iterator[RenderableType]:
         yield terminal.table(rows, indent=2)
     counts = Counter(one.state for one in results)
     yield ""
-    yield ", ".join(f"{counts[state]} {state}" for state in CheckState if counts[state])
+    yield ", ".join(_number(counts[state], state) for state in CheckState if counts[state])
+
+
+def _number(number: int, state: CheckState) -> str:
+    """`ok` and `off` are no nouns."""
+    return count(number, state) if state in (CheckState.WARNING, CheckState.PROBLEM) else f"{number} {state}"

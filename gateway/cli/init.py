@@ -89,7 +89,8 @@ def _write(path: Path, text: str, *, mode: int) -> bool:
     except FileExistsError:
         if path.is_file():
             return False
-        raise SettingsError(f"{path} is not a file; choose another folder") from None
+        wrong = f"{path} is not a file" if path.exists() else f"{path.parent} is not a folder"
+        raise SettingsError(f"{wrong}; choose another folder") from None
     except OSError as error:
         raise SettingsError(f"{path} can't be written: {error.strerror}; choose another folder") from None
     return True

@@ -67,5 +67,5 @@ async def _list(options: argparse.Namespace, loaded: Settings) -> int:
     ]
     head = ("call", "agent", "event", "state", "attempts", "next attempt", "problem")
     shown = table(columns, head=head, figures=("attempts",))
-    terminal.output(options.json, rows, [shown] if rows else ["every message was accepted"])
+    terminal.output(options.json, rows, [shown] if rows else ["no messages are waiting"])
     return 0

@@ -169,6 +169,31 @@ greting = "Hi"
         assert words in text
 
 
+@pytest.mark.parametrize(
+    ("env", "toml", "named"),
+    [
+        ("PORT=abc\nMAX_CALLS=x\nLOG_LEVEL=loud\n", "", ["PORT is 'abc'", "MAX_CALLS is 'x'", "LOG_LEVEL is 'loud'"]),
+        ("PORT=99999\nTWILIO_ACCOUNT_SID=AC1\n", "", ["PORT is 99999", "set TWILIO_ACCOUNT_SID and"]),
+        ("", "prot = 1\nhots = 'x'\n", ["unknown setting hots; did you mean host?", "unknown setting prot; did"]),
+    ],
+)
+def test_every_value_that_serve_refuses_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    env: str,
+    toml: str,
+    named: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(env)
+    (tmp_path / "gateway.toml").write_text(toml)
+    assert main(["doctor"]) == 2
+    *problems, blank, counts = capsys.readouterr().out.splitlines()[1:]
+    assert len(problems) == len(named) and all(one in line for one, line in zip(named, problems, strict=True))
+    assert (blank, counts) == ("", f"{len(named)} problems")
+
+
 def test_text_is_for_people(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,7 +52,10 @@ def test_what_exists_is_kept(
 def test_folder_that_cannot_be_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["init", str(tmp_path / "file")]) == 2
-    path = tmp_path / "file/gateway.toml"
+    assert capsys.readouterr() == ("", f"gateway: {tmp_path / 'file'} is not a folder; choose another folder\n")
+    (tmp_path / "gateway.toml").mkdir()
+    assert main(["init", str(tmp_path)]) == 2
+    path = tmp_path / "gateway.toml"
     assert capsys.readouterr() == ("", f"gateway: {path} is not a file; choose another folder\n")
 
 
