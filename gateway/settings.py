@@ -304,6 +304,8 @@ class Settings(BaseModel):
     """The variables that agents' tables name, with `api_key_env` or as `env:NAME`, as far as they are set."""
     from_deepclaw: tuple[str, ...] = ()
     """Those of DEEPCLAW_SETTINGS that are set."""
+    misspelt: Mapping[str, str] = {}
+    """Names in `.env` that are no settings but look like one, which is the value."""
     otel: Mapping[str, str] = Field({}, repr=False)
     """The variables OTEL_*, which OpenTelemetry's SDK reads itself. Their headers may hold a key."""
 
@@ -347,19 +349,30 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
         known = [*(name.lower() for name in NAMES), "agents"]
         meant = (f"{name}{meant_word(name, known) or '; docs/settings.md lists them all'}" for name in unknown)
         raise InvalidSettings([f"gateway.toml: unknown setting {one}" for one in meant])
-    texts = {**from_file, **_read_dotenv(folder / ".env"), **environ}
+    from_dotenv = _read_dotenv(folder / ".env")
+    texts = {**from_file, **from_dotenv, **environ}
     given = {name.lower(): texts[name].strip() for name in NAMES if texts.get(name, "").strip()}
     keys = {name: Secret(texts[name]) for name in _named_keys(agents.values()) if texts.get(name)}
     try:
         otel = {name: value for name, value in texts.items() if name.startswith("OTEL_") and value}
         deepclaw = tuple(name for name in DEEPCLAW_SETTINGS if texts.get(name, "").strip())
-        settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys, from_deepclaw=deepclaw, otel=otel)
+        misspelt = _misspelt(from_dotenv.keys() - keys.keys())
+        more = {"agent_keys": keys, "from_deepclaw": deepclaw, "misspelt": misspelt, "otel": otel}
+        settings = Settings(**given, agents=agents, folder=folder, **more)
     except ValidationError as error:
         found = ((name.upper(), problem) for name, problem in map(_problem, error.errors(include_url=False)))
         raise InvalidSettings([f"{name}{problem}" for name, problem in found]) from None
     if mistakes := list(_mistakes_together(settings)):
         raise InvalidSettings(mistakes)
     return settings
+
+
+def _misspelt(names: Iterable[str]) -> dict[str, str]:
+    """Others are none of our business: `.env` may hold variables of functions and other programs."""
+    known = {*NAMES, *DEEPCLAW_SETTINGS}
+    unknown = sorted(name for name in names if name not in known and not name.startswith("OTEL_"))
+    similar = {name: difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.85) for name in unknown}
+    return {name: found[0] for name, found in similar.items() if found}
 
 
 def read_agent_tables(folder: Path) -> dict[str, Mapping[str, Any]]:

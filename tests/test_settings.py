@@ -97,7 +97,7 @@ def test_every_name_can_stand_in_a_file(tmp_path):
 
 
 def test_every_setting_says_what_it_means():
-    internal = {"agents", "folder", "agent_keys", "from_deepclaw", "otel"}
+    internal = {"agents", "folder", "agent_keys", "from_deepclaw", "misspelt", "otel"}
     assert {name.lower() for name in NAMES} == set(Settings.model_fields) - internal
 
 

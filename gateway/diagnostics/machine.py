@@ -33,7 +33,7 @@ async def check_machine(settings: Settings, probe: HttpProbe) -> list[CheckResul
     found += [embedded_store(store_path(settings.data_dir)), await _port(settings, probe)]
     if settings.ignored:
         found.append(off("DeepClaw", f"settings that have no effect here: {settings.ignored}", "remove them"))
-    return [*found, *_env_file(settings.folder / ".env"), _sound()]
+    return [*found, *_env_file(settings), _sound()]
 
 
 def _folder(name: str, path: Path) -> CheckResult:
@@ -93,7 +93,8 @@ async def _port(settings: Settings, probe: HttpProbe) -> CheckResult:
     return ok("port", f"{url} is free")
 
 
-def _env_file(path: Path) -> Iterator[CheckResult]:
+def _env_file(settings: Settings) -> Iterator[CheckResult]:
+    path = settings.folder / ".env"
     if not path.is_file():
         todo = "install -m 600 .env.example .env" if path.with_name(".env.example").is_file() else ""
         yield off(".env", "none; settings come from the environment and gateway.toml", todo)
@@ -101,6 +102,8 @@ def _env_file(path: Path) -> Iterator[CheckResult]:
         yield warning(".env", "readable by other users of this machine", f"chmod 600 {path}")
     else:
         yield ok(".env", "readable by you alone")
+    for name, known in settings.misspelt.items():
+        yield warning(name, "no setting of this name; in .env", f"write {known}, if that is meant")
 
 
 def _sound() -> CheckResult:

@@ -62,6 +62,15 @@ async def test_port_of_the_running_gateway_is_no_fault(doctor: Doctor, tmp_path:
     )
 
 
+async def test_misspelt_setting_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("DEEPGRAM_API_KY=abc\nSHOP_URL=https://example.com\n")
+    (tmp_path / ".env").chmod(0o600)
+    _, found = await doctor(**NO_MODELS)
+    said = "no setting of this name; in .env write DEEPGRAM_API_KEY, if that is meant"
+    assert found["DEEPGRAM_API_KY"] == ("warning", said)
+    assert "SHOP_URL" not in found
+
+
 async def test_port_of_another_program_is_named(doctor: Doctor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
