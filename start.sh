@@ -18,7 +18,7 @@ REDIS_URL=${REDIS_URL:-}
 DATABASE_URL=${DATABASE_URL:-}
 OTEL_EXPORTER_OTLP_ENDPOINT=${OTEL_EXPORTER_OTLP_ENDPOINT:-}
 OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=${OTEL_EXPORTER_OTLP_TRACES_ENDPOINT:-}
-$(cat .env 2>/dev/null || true)"
+$(sed "s/[\"']//g; s/^[[:space:]]*\(export[[:space:]]\{1,\}\)*\([A-Z_]*\)[[:space:]]*=[[:space:]]*/\2=/" .env 2>/dev/null || true)"
 extras='--extra mcp --extra pdf'
 case "$settings" in *"
 MEMORY_VECTORS=false"*) ;; *) extras="$extras --extra vectors" ;; esac

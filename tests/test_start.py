@@ -64,7 +64,21 @@ def clone(tmp_path: Path) -> Clone:
     for name in ["start.sh", "scripts/install", "pyproject.toml", "uv.lock"]:
         (clone.folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone.folder / name)
-    for name in ["sh", "cat", "chmod", "cksum", "date", "dirname", "ln", "mkdir", "mktemp", "rm", "sleep", "tail"]:
+    for name in [
+        "sh",
+        "cat",
+        "chmod",
+        "cksum",
+        "date",
+        "dirname",
+        "ln",
+        "mkdir",
+        "mktemp",
+        "rm",
+        "sed",
+        "sleep",
+        "tail",
+    ]:
         (clone.tools / name).symlink_to(shutil.which(name) or name)
     (clone.tools / "python3").symlink_to(sys.executable)
     clone.provide("uv", FAKE_UV)
@@ -93,6 +107,8 @@ def test_local_engine_is_left_out_beside_a_key(clone, line):
 
 LOCAL = [
     "DEEPGRAM_API_KEY=\n",
+    'DEEPGRAM_API_KEY=""\n',
+    "DEEPGRAM_API_KEY = \r\n",
     "#DEEPGRAM_API_KEY=abc\n",
     "MY_DEEPGRAM_API_KEY=abc\n",
     "DEEPGRAM_API_KEY=abc\nVOICE_ENGINE=local\n",
@@ -128,6 +144,7 @@ def test_local_engine_comes_along_for_an_agent(clone):
     ("line", "extra"),
     [
         ("REDIS_URL=redis://127.0.0.1/0\n", "redis"),
+        ("export REDIS_URL = 'redis://127.0.0.1/0'\n", "redis"),
         ("DATABASE_URL=postgresql://127.0.0.1/x\n", "postgres"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318\n", "otel"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:4318/v1/traces\n", "otel"),
