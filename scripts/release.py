@@ -4,8 +4,8 @@ Make a release: version, changelog, wheel, source archive, bill of materials, im
     .venv/bin/python -m scripts.release 0.2.0
 
 Run it on a clean checkout. Everything is written to dist/0.2.0. Then the new version and the changelog are committed
-and tagged, but not pushed. If a step fails, nothing is changed. Without Docker there is no image, and the command to
-build it is printed.
+and tagged, but not pushed. If a step fails, nothing is changed. Without Docker's buildx there is no image, and the
+command to build it is printed.
 """
 
 import argparse
@@ -33,16 +33,22 @@ class ReleaseError(Exception):
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.release", description="Make a release in dist/VERSION.")
     parser.add_argument("version", help="such as 0.2.0")
-    parser.add_argument("--no-image", action="store_true", help="build no image, even if there is Docker")
+    parser.add_argument("--no-image", action="store_true", help="build no image, even if there is Docker's buildx")
     options = parser.parse_args(arguments)
     try:
-        return release(root, options.version, has_docker=not options.no_image and shutil.which("docker") is not None)
+        return release(root, options.version, has_buildx=not options.no_image and has_buildx())
     except ReleaseError as error:
         print(f"release: {error}", file=sys.stderr)
         return 2
 
 
-def release(root: Path, version: str, *, has_docker: bool) -> int:
+def has_buildx() -> bool:
+    """Docker is often installed without it."""
+    docker = shutil.which("docker")
+    return docker is not None and subprocess.run([docker, "buildx", "version"], capture_output=True).returncode == 0
+
+
+def release(root: Path, version: str, *, has_buildx: bool) -> int:
     files = {name: (root / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "uv.lock", "CHANGELOG.md")}
     check_version(version, current_version(files["pyproject.toml"]))
     if _run(root, "git", "status", "--porcelain"):
@@ -59,7 +65,7 @@ def release(root: Path, version: str, *, has_docker: bool) -> int:
     try:
         for name, text in files.items():
             (root / name).write_text(text, encoding="utf-8")
-        _build(root, folder, version, has_docker=has_docker)
+        _build(root, folder, version, has_buildx=has_buildx)
         _run(root, "git", "commit", "--quiet", "--all", "--message", f"Release {version}")
     except BaseException:  # also Ctrl-C: an image takes minutes
         for name, content in before.items():
@@ -71,7 +77,7 @@ def release(root: Path, version: str, *, has_docker: bool) -> int:
     return 0
 
 
-def _build(root: Path, folder: Path, version: str, *, has_docker: bool) -> None:
+def _build(root: Path, folder: Path, version: str, *, has_buildx: bool) -> None:
     folder.mkdir(parents=True)
     print("wheel and source archive", file=sys.stderr)
     _run(root, "uv", "build", "--quiet", "--out-dir", str(folder))
@@ -80,11 +86,11 @@ def _build(root: Path, folder: Path, version: str, *, has_docker: bool) -> None:
     (folder / f"voice-gateway-{version}.cdx.json").write_text(_run(root, "scripts/sbom"), encoding="utf-8")
     image = ["docker", "buildx", "build", "--platform", PLATFORMS, "--tag", f"voice-gateway:{version}"]
     image += ["--output", f"type=oci,dest={folder}/voice-gateway-{version}.oci.tar", "."]
-    if has_docker:
+    if has_buildx:
         print("image", file=sys.stderr)
         _run(root, *image)
     else:
-        print(f"no image: where Docker runs, build it with\n  {' '.join(image)}", file=sys.stderr)
+        print(f"no image: where Docker has buildx, build it with\n  {' '.join(image)}", file=sys.stderr)
     (folder / "SHA256SUMS").write_text(checksums(folder), encoding="utf-8")
 
 

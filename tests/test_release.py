@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.release import ReleaseError, check_version, main, released_changelog
+from scripts.release import ReleaseError, check_version, has_buildx, main, released_changelog
 
 ROOT = Path(__file__).parent.parent
 
@@ -97,7 +97,7 @@ def test_failed_release_changes_nothing(step, checkout, tmp_path, monkeypatch, c
     }
     programs.mkdir()
     _program(programs / "docker", "exit 0")
-    _program(files[step], "exit 1")
+    _program(files[step], '[ "$2" = version ]' if step == "docker" else "exit 1")
     for command in (["config", "user.name", "test"], ["config", "user.email", "test@example.com"], ["add", "--all"]):
         git(folder, *command)
     git(folder, "commit", "--allow-empty", "--no-verify", "--message", "With the program that fails")
@@ -109,6 +109,13 @@ def test_failed_release_changes_nothing(step, checkout, tmp_path, monkeypatch, c
     assert (git(folder, "status", "--porcelain"), git(folder, "tag", "--list", "v0.9.7")) == ("", "")
     assert not (folder / "dist" / "0.9.7").exists()
     assert tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"] == version
+
+
+@pytest.mark.parametrize(("script", "found"), [("exit 0", True), ("exit 1", False)])
+def test_docker_without_buildx_makes_no_image(script, found, tmp_path, monkeypatch):
+    _program(tmp_path / "docker", script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert has_buildx() is found
 
 
 def _program(path: Path, script: str) -> None:
