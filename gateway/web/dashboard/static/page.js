@@ -22,7 +22,7 @@ document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, textarea, select, [contenteditable]");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !keys) return;
   if (event.key === "?") {
-    keys.showModal();
+    if (!keys.open) keys.showModal();
   } else if (event.key === "/") {
     const field = document.querySelector("[data-hotkey='/']");
     if (field) { event.preventDefault(); keys.close(); field.focus(); field.select(); }

@@ -212,6 +212,7 @@ document.addEventListener("keydown", (event) => {
 addEventListener("pagehide", () => { if (call && !call.ended) call.hangUp(); });
 
 part("link")?.addEventListener("click", async () => {
+  if (!part("who").reportValidity()) return;
   const response = await fetch("/phone/link", { method: "POST", body: new URLSearchParams(new FormData(part("who"))) });
   const text = await response.text();
   const field = part("link-address");
