@@ -214,7 +214,7 @@ def _exported(call: FinishedCall, name: str, summary: PastCall | None) -> dict[s
         *(call.session_id, started_at.isoformat(timespec="seconds")),
         (started_at + timedelta(seconds=call.seconds)).isoformat(timespec="seconds"),
         *(call.seconds, call.caller, name, call.agent, call.carrier, call.engine, call.outcome, call.turns),
-        *(round(statistics.median(times), 3) if times else None, call.first_audio, call.memory_items, call.consent),
+        *(round(statistics.median_low(times), 4) if times else None, call.first_audio, call.memory_items, call.consent),
         *((summary.topics, summary.decisions, summary.action_items, summary.facts) if summary else [()] * 4),
         summary.context if summary else "",
     )
