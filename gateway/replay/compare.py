@@ -134,17 +134,16 @@ def _without_fetched_replies(recording: Recording, came: Iterable[ReceivedFrame]
 
 
 def compare_stored(recording: Recording, stored: StoredCall) -> list[Difference]:
-    """Differences in archive and document. Empty if the recording stops before its summary."""
+    """Differences in archive and document, as far as the recording has them: some calls leave no document."""
     ended = recording.ended
-    if ended is None or recording.summary is None:
+    if ended is None:
         return []
-    pairs = {
-        "transcript": (archive_text(spoken_lines(redact_turns(ended.turns))), stored.archive),
-        "document": (
+    pairs = {"transcript": (archive_text(spoken_lines(redact_turns(ended.turns))), stored.archive)}
+    if recording.summary is not None:
+        pairs["document"] = (
             _masked_document(call_document(ended, recording.summary, None).content),
             _masked_document(_recorded_part(stored.document, recording.summary)),
-        ),
-    }
+        )
     return [Difference(where, old, new or NOTHING) for where, (old, new) in pairs.items() if old != new]
 
 

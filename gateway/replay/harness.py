@@ -166,16 +166,13 @@ class ReplayHarness:
         """Archive text and document of the call that was just played, once its finalization is complete."""
         with contextlib.suppress(TimeoutError):
             await self.api.wait_idle(_FINALIZATION_SECONDS)
-        known = {past_call.session_id for past_call in recording.memory.calls}
+        played = await self.api.newest_session()
+        archive = self._archive / f"{played.replace(':', '-')}.txt"
+        text = archive.read_text(encoding="utf-8") if archive.is_file() else ""
         header = recording.header
         hits = await self.api.call_documents(f"agent:{header.agent['name']}", f"caller:{recording.identity}")
-        new = [hit for hit in hits if hit["metadata"] and hit["metadata"].get("session_id", "") not in known]
-        if not new:
-            return StoredCall()
-        latest = max(new, key=lambda hit: str(hit["created_at"]))
-        archive = self._archive / f"{latest['metadata']['session_id'].replace(':', '-')}.txt"
-        text = archive.read_text(encoding="utf-8") if archive.is_file() else ""
-        return StoredCall(text, await self.api.document_text(latest["id"]))
+        ids = [hit["id"] for hit in hits if hit["metadata"] and hit["metadata"].get("session_id") == played]
+        return StoredCall(text, await self.api.document_text(ids[0]) if ids else "")
 
 
 @contextlib.asynccontextmanager

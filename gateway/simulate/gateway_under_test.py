@@ -75,6 +75,11 @@ class GatewayApi:
         found = await self.request("POST", "/v1/query", query)
         return list(found["results"])
 
+    async def newest_session(self) -> str:
+        """The id of the last finished call; empty if there is none."""
+        sessions = await self.request("GET", "/v1/sessions?limit=1")
+        return str(sessions[0]["session"]) if sessions else ""
+
     async def document_text(self, document_id: str) -> str:
         return str((await self.request("GET", f"/v1/documents/{document_id}"))["content"])
 

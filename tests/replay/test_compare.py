@@ -234,8 +234,9 @@ def test_other_document_shows_its_lines():
     ]
 
 
-def test_recording_without_summary_compares_nothing():
-    assert compare_stored(recording(ended=SESSION), StoredCall()) == []
+def test_call_without_a_document_has_a_transcript():
+    assert compare_stored(recording(ended=SESSION), replace(KEPT, document="")) == []
+    assert [one.where for one in compare_stored(recording(ended=SESSION), StoredCall())] == ["transcript"]
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (7, 0), (0, 7), (160, 160), (1, 3200), (959, 240_000)])

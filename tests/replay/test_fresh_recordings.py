@@ -370,6 +370,20 @@ async def test_caller_of_less_trust_is_not_told_more(tmp_path: Path) -> None:
     assert last.header.trust == "summaries" and last.memory.calls
 
 
+async def test_caller_without_trust_replays(tmp_path: Path) -> None:
+    """The call leaves no document. Its transcript is compared."""
+    trust = "{ attested = 'none', unattested = 'none', allow_listed = 'none' }"
+    (tmp_path / "gateway.toml").write_text(f"[agents.maya.memory]\ntrust = {trust}\n")
+    async with recording_stage(tmp_path) as stage:
+        await one_call(stage, *FIRST)
+    [recording] = recordings(tmp_path / "recordings")
+    assert recording.ended is not None and recording.summary is None
+    assert await replayed(recording) == []
+    del recording.ended.turns[-1]
+    [difference] = await replayed(recording)
+    assert (difference.where, difference.came.splitlines()[-1]) == ("transcript", f"AGENT: {FIRST[1]}")
+
+
 SOURCES = {
     "a SIP header": "sip_header:X-Customer-Id",
     "an attribute": "integration_attribute:customer",
