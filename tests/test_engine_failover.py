@@ -13,6 +13,7 @@ from gateway.calls.engine_connection import EngineTimeouts
 from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
 from gateway.engines.interface import VoiceEngine
 from gateway.engines.registry import ENGINES
+from gateway.metrics import REGISTRY
 from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector
 from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
@@ -64,6 +65,12 @@ async def failover(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncItera
         await replay_all(tmp_path / "records", count=calls, timeouts=timeouts)
 
 
+def turns_of(engine: str) -> float:
+    """How many turns the metrics have of this engine. No caller makes a sound here."""
+    labels = {"engine": engine, "counted_from": "engine"}
+    return REGISTRY.get_sample_value("voice_gateway_unmeasured_turns_total", labels) or 0.0
+
+
 async def refused(failover: Failover) -> tuple[Any, Conversation]:
     failover.engine.refuse_next(402)
     call = await failover.stage.carrier.dial()
@@ -101,6 +108,7 @@ async def test_engine_that_fails_before_the_greeting(
 @pytest.mark.parametrize("kind", ["quota", "closed"])
 async def test_engine_that_fails_during_an_answer(failover: Failover, kind: str) -> None:
     """The next one has the conversation and the tools, does not greet, and says one sentence."""
+    before = turns_of("deepgram"), turns_of("spare")
     call, conversation = await failover.stage.dial()
     await call.wait_heard(len(GREETING_SOUND))
     await failover.stage.played(call, conversation)
@@ -131,6 +139,7 @@ async def test_engine_that_fails_during_an_answer(failover: Failover, kind: str)
     await failover.stage.document()
     metrics = (await failover.stage.http.get("/metrics")).text
     assert 'voice_gateway_engine_failing{engine="deepgram"} 1.0' in metrics
+    assert (turns_of("deepgram"), turns_of("spare")) == (before[0] + 1, before[1] + 1)
 
 
 @pytest.mark.parametrize("failover", [{"failover_answer": FEW_SECONDS}], indirect=True, ids=["no answer"])

@@ -130,9 +130,9 @@ class Call:
         self.caller_audio = IncomingAudio(self.monitor)
         self.on_caller_audio = self.caller_audio.pass_on
         self._voice = CallerVoice(self.caller_audio)
-        self.latency = TurnLatencyTracker(
-            lambda timing: observe(self._engine.name, timing), on_answer=self._first_audio_sent
-        )
+        self.latency = TurnLatencyTracker(self._turn_measured, on_answer=self._first_audio_sent)
+        self._answered_by = ""
+        """The engine of the last answer, which may be lost since."""
         self.on_over: Callable[[], None] = lambda: None
         """Called at once when the call is over; completing the session then takes a while."""
         self.ran_end_function = False
@@ -381,8 +381,12 @@ class Call:
             case _:
                 pass  # acknowledgements, which change nothing in the conversation
 
+    def _turn_measured(self, timing: ResponseTime) -> None:
+        observe(self._engine.name if timing.first_frame is None else self._answered_by, timing)
+
     def _first_audio_sent(self, measured: ResponseTime | None) -> None:
         """The first audio of an answer, or of the greeting, was sent."""
+        self._answered_by = self._engine.name
         self._events.first_audio_sent(measured, self._engine.engine.own_model(self._agent.config))
         if self.session.first_audio is None and not self.session.turns:
             seconds = self.session.first_audio = round(self._loop.time() - self._carrier.started_at, 4)
