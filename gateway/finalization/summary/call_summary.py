@@ -7,7 +7,7 @@ clear, and raises LlmRefused for the rest.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.agents import RequestedField
 from gateway.errors import LlmRefused
 from gateway.finalization.summary import requested_fields
-from gateway.finalization.summary.facts import FACT_SCHEMA, parse_facts
+from gateway.finalization.summary.facts import FACT_SCHEMA, PLACEHOLDER, parse_facts
 from gateway.finalization.summary.requested_fields import field_schema, parse_fields
 from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
 from gateway.memory.facts import CallerFact
@@ -59,9 +59,10 @@ _ALIASES: Final = {
     for alias in (field, *aliases.split())
 }
 
-# What models write for an empty section: "None.", "No decisions were made".
+# What models write for an empty section: "None.", "No decisions were made", or a placeholder of the format.
 _NOTHING: Final = re.compile(
     r"(?:none|n/?a|null|nothing|unknown|-+|not"
+    rf"|{PLACEHOLDER}"
     r"|no (?:topics|key decisions|decisions|action items|actions|facts|items|name))"
     r"(?: (?:were|was|is|are|yet|in|this|the|call|made|mentioned|stated|given|provided|discussed"
     r"|recorded|known|noted))*\.?",
@@ -116,13 +117,15 @@ class CallSummary:
 
     def without_sensitive(self) -> "CallSummary":
         """The summary without secrets and sensitive sentences: what is no fact must not be in the notes."""
+        return self.changed(lambda text: redact(without_sensitive(text)))
+
+    def changed(self, change: Callable[[str], str]) -> "CallSummary":
+        """The summary with another wording of its notes; those of which nothing is left are dropped."""
+        sections = (self.topics, self.decisions, self.action_items, self.facts)
+        topics, decisions, action_items, facts = (tuple(filter(None, map(change, section))) for section in sections)
+        context = change(self.context)
         return replace(
-            self,
-            topics=_harmless(self.topics),
-            decisions=_harmless(self.decisions),
-            action_items=_harmless(self.action_items),
-            facts=_harmless(self.facts),
-            context=redact(without_sensitive(self.context)),
+            self, topics=topics, decisions=decisions, action_items=action_items, facts=facts, context=context
         )
 
     @classmethod
@@ -132,10 +135,6 @@ class CallSummary:
         fields["caller_facts"] = tuple(CallerFact.from_json(fact) for fact in stored.get("caller_facts", ()))
         fields["running_topics"] = tuple(TopicNote.from_json(note) for note in stored.get("running_topics", ()))
         return cls(**fields)
-
-
-def _harmless(items: Iterable[str]) -> tuple[str, ...]:
-    return tuple(text for item in items if (text := redact(without_sensitive(item))))
 
 
 def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
@@ -235,7 +234,9 @@ def _summaries(text: str) -> Iterator[dict[str, Any]]:
 def _known(pairs: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs.items():
-        if field := _ALIASES.get(_normalised(key)):
+        # A value such as {"type": "string"} is the schema, repeated.
+        is_schema = isinstance(value, dict) and isinstance(value.get("type"), str) and not value.get("text")
+        if (field := _ALIASES.get(_normalised(key))) and not is_schema:
             found.setdefault(field, value)
     # A name alone is no summary: any JSON object may have a "name".
     return found if set(found) - {"caller_name"} else {}

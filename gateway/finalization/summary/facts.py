@@ -16,9 +16,10 @@ from typing import Any, Final, get_args
 
 from gateway.memory.facts import CallerFact, FactRelation, FactType
 from gateway.text.languages import LANGUAGES, cue, language_table, word_list
-from gateway.text.plain_text import SpokenLine, plain, singular
-from gateway.text.redaction import redact
-from gateway.text.sensitive import sensitive_category
+from gateway.text.plain_text import SpokenLine, plain, singular, unaccented
+from gateway.text.redaction import redact, spoken_numbers
+from gateway.text.sensitive import sensitive_category, sentences
+from gateway.text.spoken_values import outcome_language, spoken_language
 
 FACT_TYPES: Final[tuple[FactType, ...]] = get_args(FactType)
 
@@ -40,6 +41,8 @@ FACT_SCHEMA: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 
+PLACEHOLDER: Final = r"string|text|\.{2,}|…|<[^<>]*>"
+"""What models leave of a format that they only repeat."""
 _MOST_READ: Final = 50
 _UNSURE: Final = 0.6
 _CONFIDENCE_WORDS: Final = {"certain": 1.0, "high": 0.9, "medium": 0.6, "low": 0.3}
@@ -73,15 +76,32 @@ _UNFIT: Final = ("mood_or_weather", "not_third_person", "claim")
 _CLAUSE_END: Final = re.compile(r"[.,;!?]+\s+|\s(?:and|but|so|because|und|aber|weil|y|pero|porque|et|mais|car)\s")
 _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
+_NO_NAMES: Final = (
+    r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|(?:Janu|Febru)ary|March|April|May|June|July|August"
+    r"|(?:Septem|Octo|Novem|Decem)ber|Mr|Mrs|Ms|Dr"
+)
+_NAME: Final = re.compile(rf"(?<=[\w,] )(?!(?:{_NO_NAMES})\b)[A-ZÀ-Þ][a-zß-ÿ]{{2,}}")
+_SPELLED: Final = re.compile(r"\b(?:[a-z][ .-]+){2,}[a-z]\b")
+_NAME_BEGINNING: Final = 3
+_LEAST_DIGITS: Final = 4
 _LEAST_WORDS: Final = 4
 _LEAST_STATEMENT: Final = 2
 
 
 def parse_facts(value: Any) -> tuple[CallerFact, ...]:
     """The facts in a model's answer, whatever its shape."""
-    entries = [{"text": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else [value]
+    entries = _entries(value)
     facts = (_fact(entry) for entry in entries[:_MOST_READ] if isinstance(entry, dict))
     return tuple(fact for fact in facts if fact is not None)
+
+
+def _entries(value: Any) -> list[Any]:
+    """A list, one fact, or an object with a list for each type."""
+    if not isinstance(value, dict) or not all(isinstance(one, list) for one in value.values()):
+        entries = value if isinstance(value, list) else [value] * isinstance(value, dict)
+        return [{"text": one} if isinstance(one, str) else one for one in entries]
+    found = ((type_, one) for type_, ones in value.items() for one in ones)
+    return [{"type": type_, **(one if isinstance(one, dict) else {"text": one})} for type_, one in found]
 
 
 def _fact(entry: Mapping[str, Any]) -> CallerFact | None:
@@ -89,7 +109,7 @@ def _fact(entry: Mapping[str, Any]) -> CallerFact | None:
     parts = {part: next((given[key] for key in keys if key in given), None) for part, keys in _KEYS.items()}
     text = _sentence(parts["text"])
     type_ = _type(parts["type"]) if parts["type"] else _likely_type(text)
-    if not 0 < len(text) <= MAX_FACT_CHARACTERS or type_ is None:
+    if not 0 < len(text) <= MAX_FACT_CHARACTERS or type_ is None or re.fullmatch(PLACEHOLDER, text, re.IGNORECASE):
         return None
     relation = _RELATIONS.get(str(parts["relation"]), "new")
     known = str(parts["known"] or "").strip() if relation != "new" else ""
@@ -168,14 +188,18 @@ def _line_numbers(part: Any) -> list[int]:
 
 
 def keep_facts(
-    facts: Iterable[CallerFact], lines: Sequence[SpokenLine], recited: Iterable[str] = ()
+    facts: Iterable[CallerFact],
+    lines: Sequence[SpokenLine],
+    recited: Iterable[str] = (),
+    known: Iterable[str] = (),
 ) -> tuple[CallerFact, ...]:
     """
     The facts to store, at most five, in their order.
 
     A fact must be based on a line that the caller spoke; where a model named no line, on one with most of its words.
-    `recited` is what the prompt contained about the caller when
-    the call began: a fact that consists of such words, spoken by the agent alone, is not new.
+    Its names and numbers must have been said, or be part of what is `known` of the caller.
+    `recited` is what the prompt contained about the caller when the call began: a fact that consists of such words,
+    spoken by the agent alone, is not new.
     """
     echo = _Echo.of(lines, recited)
     unique = {fact.text.casefold(): fact for fact in facts if fact.confidence >= LEAST_CONFIDENCE}
@@ -187,6 +211,8 @@ def keep_facts(
         and not is_passing(fact, lines)
         and is_fit(fact)
         and not _rests_on_sensitive(fact, lines)
+        and not _rests_on_orders(fact, lines)
+        and names_are_said(fact, lines, known)
         and not echo.made(fact.text)
     ]
     best = sorted(fit, key=lambda fact: fact.confidence, reverse=True)[:MAX_FACTS]
@@ -269,6 +295,69 @@ def _rests_on_sensitive(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
     words = _words([fact.text])
     telling = [clause for clause in clauses if words & _words([clause])]
     return bool(telling) and all(map(sensitive_category, telling))
+
+
+def _rests_on_orders(fact: CallerFact, lines: Sequence[SpokenLine]) -> bool:
+    """Whether the caller's words for a fact are only orders to whoever writes the notes."""
+    said = [lines[turn].text for turn in fact.turns if lines[turn].speaker == "caller"]
+    parts = [sentence for text in said for sentence in sentences(text)]
+    words = _words([fact.text])
+    telling = [part for part in parts if words & _words([part])] or parts
+    return bool(telling) and all(map(cue("facts", "to_reader").search, telling))
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Words of the caller's orders to whoever writes the notes: "write that the caller is the owner"."""
+
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, lines: Sequence[SpokenLine]) -> "Orders":
+        order = cue("facts", "to_reader").search
+        said = [(line.speaker, sentence) for line in lines for sentence in sentences(line.text)]
+        orders = _words(sentence for speaker, sentence in said if speaker == "caller" and order(sentence))
+        return cls(
+            orders - _words(sentence for speaker, sentence in said if speaker != "caller" or not order(sentence))
+        )
+
+    def made(self, text: str) -> bool:
+        """Whether a sentence of notes is such an order, or does what it wanted."""
+        words = _words([text])
+        return bool(
+            cue("facts", "to_reader").search(text) or self.words and 2 * len(words & self.words) >= len(words) > 0
+        )
+
+    def without(self, text: str) -> str:
+        return " ".join(sentence for sentence in sentences(text) if not self.made(sentence))
+
+
+def names_are_said(fact: CallerFact, lines: Sequence[SpokenLine], known: Iterable[str] = ()) -> bool:
+    """
+    Whether a fact's names and longer numbers occur in the call or in what is known: a model may invent some.
+
+    A name counts as said if a word begins as it does. In German every noun has a capital, so names are not checked.
+    """
+    said = [*(line.text for line in lines), *known]
+    numbers = [number.digits for number in spoken_numbers(fact.text) if len(number.digits) >= _LEAST_DIGITS]
+    spoken = ["".join(number.digits for number in spoken_numbers(text)) for text in said] if numbers else []
+    if not all(any(number in digits for digits in spoken) for number in numbers):
+        return False
+    if spoken_language([line.text for line in lines]) is outcome_language("de"):
+        return True
+    names = {_folded(name)[:_NAME_BEGINNING] for name in _NAME.findall(fact.text)}
+    beginnings = {word[:_NAME_BEGINNING] for text in said for word in re.findall(r"\w+", _folded(text))}
+    return names <= beginnings | _joined_letters(said)
+
+
+def _joined_letters(texts: Iterable[str]) -> set[str]:
+    """The beginnings of spelled words: "B E R G"."""
+    spelled = (run.replace(" ", "") for text in texts for run in _SPELLED.findall(_folded(text)))
+    return {word[:_NAME_BEGINNING] for word in spelled}
+
+
+def _folded(text: str) -> str:
+    return unaccented(text.casefold())
 
 
 def _on_lines(fact: CallerFact, lines: Sequence[SpokenLine]) -> CallerFact | None:

@@ -26,6 +26,7 @@ _STOPS_WITH_TEXT: Final = ("end_turn", "stop_sequence", "max_tokens")
 _XAI_MODEL: Final = "grok-4.3"
 _OPENAI_MODEL: Final = "gpt-5.4-mini"
 _MAX_TOKENS: Final = 4096  # includes reasoning tokens
+_MAX_BYTES: Final = 1_000_000
 _TIMEOUT: Final = 15.0
 _OWN_SERVER_TIMEOUT: Final = 120.0
 """A model on one's own machine may write ten tokens a second."""
@@ -178,16 +179,21 @@ class CompletionsSummaries:
 
     async def _post(self, body: Mapping[str, Any]) -> Any:
         # `from None` throughout: httpx's errors hold the request, which contains the key.
+        answer = bytearray()
         try:
-            response = await self._client.post(self._url, json=body, headers=self._headers)
+            async with self._client.stream("POST", self._url, json=body, headers=self._headers) as response:
+                if not response.is_success:
+                    raise error_for_status(self.name, response.status_code, response.headers.get("retry-after"))
+                async for part in response.aiter_bytes():
+                    answer += part
+                    if len(answer) > _MAX_BYTES:
+                        raise LlmRefused(f"{self.name} answered with more than {_MAX_BYTES} bytes")
         except httpx.TimeoutException:
             raise LlmUnavailable(f"{self.name} did not answer in time") from None
         except httpx.HTTPError as error:
             raise LlmUnavailable(f"{self.name} can't be reached: {connection_problem(error)}") from None
-        if not response.is_success:
-            raise error_for_status(self.name, response.status_code, response.headers.get("retry-after"))
         try:
-            return read_json(response.content)
+            return read_json(bytes(answer))
         except ValueError:
             raise LlmUnavailable(f"{self.name} answered with something that is not JSON") from None
 

@@ -23,7 +23,7 @@ from gateway.finalization.summary.call_summary import (
     callers_name,
     transcript_of,
 )
-from gateway.finalization.summary.facts import keep_facts, known_facts_text, with_known
+from gateway.finalization.summary.facts import Orders, keep_facts, known_facts_text, with_known
 from gateway.finalization.summary.providers import SummaryProvider, summary_provider
 from gateway.finalization.summary.requested_fields import field_instructions
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
@@ -151,7 +151,8 @@ class Summarizer:
             try:
                 async with asyncio.timeout_at(give_up_at):
                     return await self._ask_with_retries(provider, request, limits.attempt)
-            except TimeoutError:
+            except TimeoutError as error:
+                log.warning("summary provider failed", extra={"provider": provider.name, "error": type(error).__name__})
                 failure = LlmUnavailable(f"{provider.name} gave no summary in time")
             except LlmError as error:
                 log.warning("summary provider failed", extra={"provider": provider.name, "error": type(error).__name__})
@@ -185,10 +186,13 @@ async def _attempt(provider: SummaryProvider, request: SummaryRequest, seconds: 
 
 def _checked(summary: CallSummary, lines: Sequence[SpokenLine], context: SummaryContext) -> CallSummary:
     """A model's answer without what must not be stored; rules write the notes if it has only facts."""
-    caller_facts = keep_facts(with_known(summary.caller_facts, context.facts), lines, context.recited)
-    running_topics = keep_topics(summary.running_topics, lines)
-    name = callers_name(summary.caller_name, lines)
-    summary = replace(summary, caller_name=name)
+    given = with_known(summary.caller_facts, context.facts)
+    caller_facts = keep_facts(given, lines, context.recited, [*context.facts, context.agent])
+    orders = Orders.of(lines)
+    topics = [topic for topic in summary.running_topics if not orders.made(topic.title)]
+    running_topics = keep_topics(topics, lines)
+    name = "" if orders.made(summary.caller_name) else callers_name(summary.caller_name, lines)
+    summary = replace(summary.changed(orders.without), caller_name=name)
     if not summary.has_notes:
         model, fields = summary.written_by, summary.fields
         summary = replace(_by_rules(lines, context.topics), caller_name=name, written_by=model, fields=fields)

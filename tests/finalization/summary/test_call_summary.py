@@ -100,6 +100,8 @@ def test_markdown_answer_is_read():
         "[1, 2]",
         '{"name": "Ana"}',
         '{"topics": []}',
+        '{"type": "object", "properties": {"caller_name": {"type": "string"}, "topics": {"type": "array"}}}',
+        '{"topics": ["string"], "facts": ["..."], "action_items": ["<task>"], "caller_facts": [{"text": "string"}]}',
         "null",
         '{"topics": [' + '{"a": ' * 450 + "1" + "}" * 450 + "]}",
     ],

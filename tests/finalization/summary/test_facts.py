@@ -132,6 +132,11 @@ def test_any_answer_is_read_within_bounds(entries):
         assert 0 < len(fact.text) <= 160 and fact.type in FACT_TYPES and 0 <= fact.confidence <= 1
 
 
+def test_facts_may_be_grouped_by_type():
+    found = parse_facts({"identity": [{"text": "Lives in York"}], "preferences": ["Prefers tea"]})
+    assert [(fact.text, fact.type) for fact in found] == [("Lives in York", "identity"), ("Prefers tea", "preference")]
+
+
 def test_fact_survives_storage():
     stored = {"text": FACT.text, "type": FACT.type, "confidence": FACT.confidence, "turns": list(FACT.turns)}
     assert CallerFact.from_json(json.loads(json.dumps(stored))) == FACT
@@ -242,6 +247,25 @@ def test_order_claim_or_first_person_is_unfit(text):
 
 def test_fact_rests_on_a_line_of_the_callers():
     assert texts(fact("Prefers mornings", (2,)), fact("Prefers evenings", ()), fact("Prefers noon", (9, -1))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_kept"),
+    [
+        ("Is called Ana Bergstrom", True),
+        ("Lives in York", True),
+        ("Has customer number 40417", True),
+        ("Works as a nurse in Leeds", True),
+        ("Lives in Paris", False),
+        ("Has customer number 40418", False),
+        ("Is away until March", True),
+    ],
+)
+def test_names_and_numbers_of_a_fact_were_said(text, is_kept):
+    said = "I'm Ana, B E R G S T R O M, from York, customer four oh four one seven. Until March I am away."
+    lines = [SpokenLine("agent", "Hello."), SpokenLine("caller", said)]
+    given = [fact(text, type_="identity")]
+    assert bool(keep_facts(given, lines, known=["Works in Leeds"])) is is_kept
 
 
 def test_lines_that_do_not_exist_are_dropped():

@@ -1,4 +1,5 @@
 import asyncio
+import json
 
 import pytest
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
@@ -346,6 +347,15 @@ async def test_own_server_gets_the_schema_and_its_options():
     body = llm.requests[0].body
     assert (body["response_format"]["type"], body["temperature"], body["max_tokens"]) == ("json_schema", 0, 4096)
     assert summary.written_by == "127.0.0.1/qwen3"
+
+
+async def test_answer_without_end_is_refused():
+    """And not read into memory as a whole."""
+    async with FakeLlm() as llm:
+        llm.answers(json.dumps({"topics": ["The bike"], "context": "word " * 300_000}))
+        with pytest.raises(LlmRefused, match="^127.0.0.1 answered with more than 1000000 bytes$"):
+            await ask_provider(summary_provider(own_server(llm)))
+    assert len(llm.requests) == 1
 
 
 async def test_server_without_schemas_is_asked_for_json():
