@@ -162,6 +162,9 @@ class ScriptLanguage:
             last = one
         return f" {self.say['and']} ".join(parts)
 
+    def is_correction(self, text: str) -> bool:
+        return self.means("correction", text) or self.means("exchange", text)
+
     def is_note(self, text: str) -> bool:
         """Whether a sentence is worth remembering: no question, greeting, closing, or order to the agent."""
         if len(text.split()) < _LEAST_WORDS or "?" in text or _NUMBER_OF_CALLER.search(text):
@@ -181,7 +184,7 @@ class ScriptLanguage:
         """What the caller stated, sentence by sentence, with later corrections applied. Nothing private."""
         stated: list[str] = []
         for text in said:
-            if self.means("correction", text) and self.correct(stated, text):
+            if self.is_correction(text) and self.correct(stated, text):
                 continue
             whole = (self.values.corrected(sentence) for sentence in sentences(text) if not is_private(sentence))
             stated += filter(None, map(self.as_note, whole))
@@ -189,7 +192,8 @@ class ScriptLanguage:
 
     def correct(self, stated: list[str], text: str) -> str:
         """Replace the last values of the same kind by those of a correction. Returns the new sentence; "" for none."""
-        changed = ""
+        if changed := self._exchange(stated, text):
+            return changed
         for new in self.replaceable(text):
             for place in reversed(range(len(stated))):
                 sentence = stated[place]
@@ -200,6 +204,18 @@ class ScriptLanguage:
                     stated[place] = changed = f"{sentence[:start]}{words}{sentence[end:]}"
                     break
         return changed
+
+    def _exchange(self, stated: list[str], text: str) -> str:
+        """ "Three, not two": put a number in the place of the last such one."""
+        if (numbers := self._cues["exchange"].search(text)) is None:
+            return ""
+        old = self.values.number(numbers["old"].casefold())
+        for place in reversed(range(len(stated))):
+            for word in re.finditer(r"\w+", stated[place]):
+                if self.values.number(word[0].casefold()) == old:
+                    stated[place] = stated[place][: word.start()] + numbers["new"] + stated[place][word.end() :]
+                    return stated[place]
+        return ""
 
     def counts(self, heard: Iterable[Heard]) -> list[str]:
         return [one.spoken for one in heard if one.kind.startswith(_COUNT)]

@@ -106,9 +106,12 @@ class _Script:
             return self._say("stopped")
         if self._means("repeat", said) and self._last_answer:
             return _Reply(self._last_answer)
+        is_read_back = self._means("read_back", self._last_answer)
+        if is_read_back and self._language.is_all("agreed", said):
+            return self._say("confirmed")
         if self._means("goodbye", said) or self._wants_nothing_else(said):
             return self._goodbye()
-        if self._means("read_back", self._last_answer) and (reply := self._confirmed(said)):
+        if is_read_back and (reply := self._confirmed(said)):
             return reply
         return self._corrected(said) or self._small_talk(said) or self._about_agent(said) or self._on_matter(said)
 
@@ -146,11 +149,13 @@ class _Script:
 
     def _corrected(self, said: str) -> _Reply | None:
         """ "No, Tuesday, not Monday": change what was said before, and say the result back."""
-        if not self._means("correction", said) or self._means("question", said) or is_secret(said):
+        if not self._language.is_correction(said) or self._means("question", said) or is_secret(said):
             return None
         sentence = self._language.correct(self._language.stated(self._said[:-1]), said)
         if not sentence:
             return None
+        if self._means("exchange", said):
+            return self._say("changed", values=sentence[:1].lower() + sentence[1:])
         values = [self._language.said_back(sentence, heard)] if (heard := self._language.heard(sentence)) else []
         values += self._language.counts(self._language.replaceable(said))
         if values:
@@ -234,11 +239,11 @@ class _Script:
         return self._quoted(said, [], is_action=is_action)
 
     def _question_before(self, said: str) -> str:
-        """The question that this one continues: "And on Monday?", "How many?"."""
+        """The question or request that this one continues: "And on Monday?", "How many?", "When does it start?"."""
         if self._language.content(said) and not self._means("continued", said):
             return ""
-        asked = [one for one in self._said[:-1] if self._means("question", one) and self._language.content(one)]
-        return asked[-1] if asked else ""
+        asked = [one for one in self._said[:-1] if self._means("question", one) or self._means("action", one)]
+        return next(filter(self._language.content, reversed(asked)), "")
 
     def _noted(self, said: str) -> list[tuple[float, str]]:
         stated = list(reversed(self._language.stated(self._said[:-1])))

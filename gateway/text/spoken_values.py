@@ -224,6 +224,9 @@ class OutcomeLanguage:
         """
         if (letters := _LETTERS_AHEAD.match(old)) and new[:1].isdigit():
             return letters[0] + new
+        if (month := self.cue("month_part").search(old)) and not self.cue("month_part").search(new):
+            is_day = self.number(new.casefold().removeprefix("the ")).isdigit()
+            return f"{new} {month[0]}" if is_day and old.endswith(month[0]) else new
         was, now = self._number.search(old), self._number.search(new)
         return old[: was.start()] + new[now.start() :] if was and now and was.end() == len(old) else new
 

@@ -171,6 +171,18 @@ async def test_a_changed_number_of_people_is_said_back():
     assert await spoken(*said, "What did I just say?") == f"You said: {noted}."
 
 
+async def test_a_number_is_exchanged_for_another():
+    said = ("A table for two tomorrow at seven thirty.", "We're three, not two.")
+    assert await spoken(*said) == "I've changed that to a table for three tomorrow at seven thirty. Is that right?"
+
+
+async def test_that_is_it_agrees_with_what_was_read_back():
+    said = ("The 4th of March at 8:15.", "On second thought, the fifth.", "Yes, that's it.")
+    assert await spoken(*said[:2]) == "I've changed that to the fifth of March at 8:15. Is that right?"
+    assert await spoken(*said, last="I've changed that. Is that right?") == SAY["confirmed"]
+    assert await used(*said, last="Noted. What else?") == ("end_call", {})
+
+
 async def test_letters_before_a_number_are_said_back():
     said = ("The tag number is BX 5 5 2 0 9 1.", "No, 5 5 2 0 9 7.")
     assert await spoken(said[0]) == "I heard B, X, 5, 5, 2, 0, 9, 1. Is that right?"
@@ -215,6 +227,8 @@ Study rooms can be booked for two hours. On weekends they cost double."""
         (["Are you open on Wednesday?"], "Tuesday to Friday, 10 am to 7 pm"),
         (["What are your hours?"], "Monday, closed; Tuesday to Friday, 10 am to 7 pm; Saturday, 10 am to 3 pm"),
         (["What does a study room cost?", "And on Sunday?"], "On weekends they cost double"),
+        (["Until when can I come on Friday?"], "Tuesday to Friday, 10 am to 7 pm"),
+        (["Can you book a study room?", "How long is that?"], "Study rooms can be booked for two hours"),
     ],
 )
 async def test_questions_are_answered_from_documents(said, quote):

@@ -445,6 +445,7 @@ def test_visit_is_sensitive_and_job_is_not(visit: str, job: str) -> None:
         "The three digits on the back are five nine two.",
         "The driving licence says MORGA 657054 SM9IJ.",
         "My log-in word is Marigold Seven.",
+        "I have about forty thousand in savings.",
         "Ich habe es an der Bandscheibe.",
         "Salgo de cuentas en abril.",
         "On m'a trouvé une tumeur au foie.",

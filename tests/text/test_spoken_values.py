@@ -92,6 +92,7 @@ def test_corrections_are_resolved(said, meant):
         ("four people", "six people", "six people"),
         ("BX 5 5 2 0 9 1", "5 5 2 0 9 7", "BX 5 5 2 0 9 7"),
         ("Friday", "Monday", "Monday"),
+        ("the 4th of March", "the fifth", "the fifth of March"),
     ],
 )
 def test_a_value_takes_the_place_of_another(old, new, result):

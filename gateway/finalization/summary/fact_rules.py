@@ -7,7 +7,7 @@ remarks, and statements with an "if" or a "maybe" are ignored.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from gateway.finalization.summary.facts import MAX_FACT_CHARACTERS, keep_facts, 
 from gateway.memory.facts import CallerFact, FactType
 from gateway.text.languages import LANGUAGES, language_table, load_cues
 from gateway.text.plain_text import SpokenLine
-from gateway.text.spoken_values import spoken_language
+from gateway.text.spoken_values import LEAST_DIGITS, SpokenValue, spoken_language
 
 _CODE: Final = r"(?=[\w-]*\d)[a-z\d][a-z\d-]{2,}(?: (?=[\w-]*\d)[a-z\d-]+)*|\d+(?: \d+)+"
 _PHONE: Final = r"\+?\(?\d[\d ().-]{5,18}\d"
@@ -133,7 +133,7 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
     language = spoken_language([line.text for line in lines])
     found: list[CallerFact] = []
     question = ""
-    for turn, line in enumerate(lines):
+    for turn, line in enumerate(_corrected(lines)):
         text = " ".join(line.text.replace("’", "'").split())
         if line.speaker == "agent":
             question = text if "?" in text else ""
@@ -144,6 +144,34 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
             found += _stated(language.corrected(sentence), turn)
         question = ""
     return keep_facts(found, lines)
+
+
+def _corrected(lines: Sequence[SpokenLine]) -> list[SpokenLine]:
+    """The lines with the numbers and addresses that the caller corrected later: "No, 202 555 0163"."""
+    language = spoken_language([line.text for line in lines])
+    corrected = list(lines)
+    for turn, line in enumerate(lines):
+        if line.speaker == "agent" or not language.cue("change").search(line.text):
+            continue
+        for new in language.values(line.text):
+            for place in reversed(range(turn)):
+                said = corrected[place].text
+                old = next((one for one in language.values(said) if _is_another(one, new)), None)
+                if old and corrected[place].speaker == "caller":
+                    said = said[: old.start] + language.in_place_of(old.text, new.text) + said[old.end :]
+                    corrected[place] = replace(corrected[place], text=said)
+                    break
+    return corrected
+
+
+def _is_another(old: SpokenValue, new: SpokenValue) -> bool:
+    """Whether a value is a number as long as another one, or an address in the same street."""
+    if old.kind != new.kind or old.equals(new):
+        return False
+    if new.kind == "code":
+        return len(old.digits) == len(new.digits) >= LEAST_DIGITS
+    shared = set(old.key.split()) & set(new.key.split())
+    return new.kind == "name" and bool(old.digits and new.digits and shared)
 
 
 def _answered(question: str, answer: str, turn: int) -> Iterator[CallerFact]:

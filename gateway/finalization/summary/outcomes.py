@@ -313,7 +313,9 @@ def _current_values(statements: Sequence[Statement]) -> tuple[_Current, list[tup
                 if old.equals(value) and (old.slot == value.slot or value.kind == "name"):
                     known.remove(old)
                     value = max(old, value, key=lambda one: (bool(one.role), len(one.key)))
-                elif restates and old not in statement.values and _replaces(value, old, is_change=statement.is_change):
+                elif any(map(old.equals, statement.values)):  # "on Tuesdays and Thursdays"
+                    continue
+                elif restates and _replaces(value, old, is_change=statement.is_change):
                     known.remove(old)
                     replaced.append(old)
             known.append(value)

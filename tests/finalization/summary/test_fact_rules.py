@@ -47,6 +47,19 @@ def test_plain_statement_becomes_fact(said, text, type_):
 
 
 @pytest.mark.parametrize(
+    ("said", "corrected", "text"),
+    [
+        ("My phone number is 202 555 0162.", "No, 202 555 0163.", "Has phone number 202 555 0163"),
+        ("I live at 14 Fennel Street.", "Sorry, I meant 40 Fennel Street.", "Lives at 40 Fennel Street"),
+        ("My phone number is 202 555 0162.", "No, 24 Fennel Street.", "Has phone number 202 555 0162"),
+        ("My phone number is 202 555 0162.", "The order is 202 555 0163.", "Has phone number 202 555 0162"),
+    ],
+)
+def test_a_corrected_number_is_the_fact(said, corrected, text):
+    assert texts(said, corrected) == [text]
+
+
+@pytest.mark.parametrize(
     "said",
     [
         "My name is not important.",
