@@ -19,7 +19,7 @@ from gateway.text.languages import LANGUAGES, cue, language_table, word_list
 from gateway.text.plain_text import SpokenLine, plain, singular, unaccented
 from gateway.text.redaction import redact, spoken_numbers
 from gateway.text.sensitive import sensitive_category, sentences
-from gateway.text.spoken_values import outcome_language, spoken_language
+from gateway.text.spoken_values import LEAST_DIGITS, outcome_language, spoken_language
 
 FACT_TYPES: Final[tuple[FactType, ...]] = get_args(FactType)
 
@@ -83,7 +83,6 @@ _NO_NAMES: Final = (
 _NAME: Final = re.compile(rf"(?<=[\w,] )(?!(?:{_NO_NAMES})\b)[A-ZÀ-Þ][a-zß-ÿ]{{2,}}")
 _SPELLED: Final = re.compile(r"\b(?:[a-z][ .-]+){2,}[a-z]\b")
 _NAME_BEGINNING: Final = 3
-_LEAST_DIGITS: Final = 4
 _LEAST_WORDS: Final = 4
 _LEAST_STATEMENT: Final = 2
 
@@ -212,7 +211,7 @@ def keep_facts(
         and is_fit(fact)
         and not _rests_on_sensitive(fact, lines)
         and not _rests_on_orders(fact, lines)
-        and names_are_said(fact, lines, known)
+        and _names_are_said(fact, lines, known)
         and not echo.made(fact.text)
     ]
     best = sorted(fit, key=lambda fact: fact.confidence, reverse=True)[:MAX_FACTS]
@@ -332,14 +331,14 @@ class Orders:
         return " ".join(sentence for sentence in sentences(text) if not self.made(sentence))
 
 
-def names_are_said(fact: CallerFact, lines: Sequence[SpokenLine], known: Iterable[str] = ()) -> bool:
+def _names_are_said(fact: CallerFact, lines: Sequence[SpokenLine], known: Iterable[str] = ()) -> bool:
     """
     Whether a fact's names and longer numbers occur in the call or in what is known: a model may invent some.
 
     A name counts as said if a word begins as it does. In German every noun has a capital, so names are not checked.
     """
     said = [*(line.text for line in lines), *known]
-    numbers = [number.digits for number in spoken_numbers(fact.text) if len(number.digits) >= _LEAST_DIGITS]
+    numbers = [number.digits for number in spoken_numbers(fact.text) if len(number.digits) >= LEAST_DIGITS]
     spoken = ["".join(number.digits for number in spoken_numbers(text)) for text in said] if numbers else []
     if not all(any(number in digits for digits in spoken) for number in numbers):
         return False
