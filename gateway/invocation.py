@@ -92,7 +92,15 @@ def installation(extra: str, package: Path, prefix: Path) -> str:
         return f"pipx install --force {wanted}"
     if {"uv", "tools"} <= set(prefix.parts):
         return f"uv tool install {wanted}"
-    return f"pip install {wanted}"
+    return f"{_pip(prefix)} install {wanted}"
+
+
+def _pip(prefix: Path) -> str:
+    """The pip of this Python environment. uv makes environments without one."""
+    found, own = shutil.which("pip"), prefix / "bin" / "pip"
+    if found is not None and Path(found) == own:
+        return "pip"
+    return shlex.quote(str(own)) if own.exists() else f"VIRTUAL_ENV={shlex.quote(str(prefix))} uv pip"
 
 
 def is_in_uv_cache(prefix: Path) -> bool:

@@ -1,6 +1,7 @@
 """Hints work as typed, however the program was started."""
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -91,9 +92,19 @@ def test_extras_are_installed_as_the_program_was(tmp_path, monkeypatch):
         "/h/.cache/uv/archive-v0/k3": "uvx --from 'voice-gateway[redis]' voice-gateway",
         "/h/.local/share/uv/tools/voice-gateway": "uv tool install 'voice-gateway[redis]'",
         "/h/.local/share/pipx/venvs/voice-gateway": "pipx install --force 'voice-gateway[redis]'",
-        "/srv/venv": "pip install 'voice-gateway[redis]'",
+        "/srv/venv": "VIRTUAL_ENV=/srv/venv uv pip install 'voice-gateway[redis]'",
     }
     assert {place: installation("redis", Path(place) / "lib", Path(place)) for place in installed} == installed
+
+
+def test_extras_are_installed_with_the_pip_of_the_environment(tmp_path, monkeypatch):
+    pip = tmp_path / "venv" / "bin" / "pip"
+    pip.parent.mkdir(parents=True)
+    pip.touch(mode=0o755)
+    place = tmp_path / "venv"
+    assert installation("redis", place / "lib", place) == f"{pip} install 'voice-gateway[redis]'"
+    monkeypatch.setenv("PATH", str(pip.parent), prepend=os.pathsep)
+    assert installation("redis", place / "lib", place) == "pip install 'voice-gateway[redis]'"
 
 
 def trees():

@@ -103,6 +103,8 @@ class Demo:
     wav: Path
     keep: bool
     """Whether the gateway runs on after the calls."""
+    is_live: bool
+    """Whether its agent listens and speaks, and is no recording."""
     loudspeaker: Loudspeaker | None = None
 
     def play(self, caller: bytes, agent: bytes) -> None:
@@ -131,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
             loudspeaker = stack.enter_context(open_loudspeaker()) if options.play else None
         except SettingsError as error:
             page.line(f"{error}. The sound will be in {wav}.", "yellow")
-        demo = Demo(page, pace, wav, keep, loudspeaker)
+        demo = Demo(page, pace, wav, keep, not is_recorded, loudspeaker)
         return asyncio.run(_play_recorded(demo) if is_recorded else _speak(demo))
 
 
@@ -360,15 +362,20 @@ def _recognition(calls: Sequence[SpokenCall]) -> str:
 
 
 def _show_next(demo: Demo) -> None:
+    has_engine = extras.is_installed("local")
     steps = {
         command("serve"): "your own gateway: it prints a link to the dashboard, where you can phone the agent",
         command("call"): "phone it from a second terminal, with microphone and loudspeaker",
         command("setup --help"): "connect a Twilio or Telnyx phone number, or a hosted agent",
     }
-    if demo.loudspeaker is None:
+    if demo.loudspeaker is None and has_engine:
         steps = {command("demo --play"): "the same with sound", **steps}
     if not demo.keep:
-        steps = {command("demo --keep"): "these two calls in the dashboard, where you can phone Maya, too", **steps}
+        kept = f"these two calls in the dashboard{', where you can phone Maya, too' if demo.is_live else ''}"
+        steps = {command("demo --keep"): kept, **steps}
+    if not has_engine:
+        engine = "the voice engine that needs no key: the demo is live then, and you can phone the agent"
+        steps = {extras.how_to_install("local"): engine, **steps}
     demo.page.heading("What to do next")
     demo.page.commands(steps)
 
@@ -381,7 +388,8 @@ async def _keep_running(demo: Demo, api: GatewayApi) -> None:
     link = f"{api.address.url}/login?code={LoginLinks(api.admin_token).make()}"
     demo.page.heading("Dashboard with both calls")
     demo.page.console.print(link, style="bold cyan", soft_wrap=True)
-    demo.page.line(f"The link works once, within {LINK_SECONDS // 60} minutes. You can phone Maya there, too.")
+    phone = " You can phone Maya there, too." if demo.is_live else ""
+    demo.page.line(f"The link works once, within {LINK_SECONDS // 60} minutes.{phone}")
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     if sys.stdin.isatty():

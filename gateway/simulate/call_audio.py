@@ -98,11 +98,8 @@ def open_audio_device() -> Iterator[AudioDevice]:
     """Open the default devices. SettingsError if there is no microphone or no PortAudio."""
     try:
         import sounddevice
-    except (ImportError, OSError) as error:  # OSError: PortAudio itself is missing
-        what, how = "PortAudio", extras.how_to_install_portaudio()
-        if isinstance(error, ImportError):
-            what, how = "the package sounddevice", extras.how_to_install("local")
-        raise SettingsError(_NO_DEVICE.format(f"{what} is missing; run: {how}")) from None
+    except (ImportError, OSError) as error:
+        raise SettingsError(_NO_DEVICE.format(_missing(error))) from None
     device = AudioDevice()
     try:
         stream = sounddevice.Stream(
@@ -115,6 +112,13 @@ def open_audio_device() -> Iterator[AudioDevice]:
         raise SettingsError(_NO_DEVICE.format(problem)) from None
 
 
+def _missing(error: ImportError | OSError) -> str:
+    """What the import of sounddevice did not find. It raises OSError if PortAudio itself is missing."""
+    if isinstance(error, ImportError):
+        return f"the package sounddevice is missing; run: {extras.how_to_install('local')}"
+    return f"PortAudio is missing; run: {extras.how_to_install_portaudio()}"
+
+
 # The loudspeaker alone
 
 _PLAYERS: Final = {
@@ -124,7 +128,7 @@ _PLAYERS: Final = {
 """Programs that play what they read from stdin, for a machine without PortAudio."""
 _HEAD_START: Final = bytes(RATE * 4 // 5)
 """A fifth of a second of silence, played first: later frames may come that late without a gap."""
-_NO_LOUDSPEAKER: Final = "no loudspeaker can be used here ({}); connect one, and run: {}"
+_NO_LOUDSPEAKER: Final = "no loudspeaker can be used here: {}"
 
 
 class Loudspeaker:
@@ -160,8 +164,10 @@ def open_loudspeaker() -> Iterator[Loudspeaker]:
 
             stream = sounddevice.RawOutputStream(samplerate=RATE, channels=2, dtype="int16", latency="high")
             write = _writer(stack.enter_context(stream), sounddevice.PortAudioError)
-        except Exception as error:  # PortAudio or its package is missing, or there is no device
-            write = stack.enter_context(_player(f"{error}".partition("\n")[0]))
+        except (ImportError, OSError) as error:
+            write = stack.enter_context(_player(_missing(error)))
+        except Exception as error:  # there is no device
+            write = stack.enter_context(_player(f"{str(error).partition(chr(10))[0]}; connect one"))
         loudspeaker = Loudspeaker(write)
         yield loudspeaker
         loudspeaker.finish()
@@ -191,4 +197,4 @@ def _player(problem: str) -> Iterator[Callable[[bytes], object]]:
             except subprocess.TimeoutExpired:
                 yield process.stdin.write
                 return
-    raise SettingsError(_NO_LOUDSPEAKER.format(problem, extras.how_to_install_portaudio()))
+    raise SettingsError(_NO_LOUDSPEAKER.format(problem))

@@ -164,6 +164,10 @@ def test_demo_says_what_is_next(story):
     assert named == ["demo --keep", "demo --play", "serve", "call", "setup --help"]
 
 
+def test_recorded_agent_is_not_offered_for_a_call(story):
+    assert "phone Maya" not in " ".join(story.split())
+
+
 def test_agent_who_knows_nothing_is_noticed():
     document = "# Call\n\n### Context for Next Call\nAna's bike is green.\n"
     assert is_remembered(document, "Notes: Ana's bike is green.")
@@ -196,7 +200,8 @@ def test_missing_loudspeaker_gets_one_line(tmp_path):
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "Voice Gateway demo\n"
-        assert process.stdout.readline().startswith("no loudspeaker can be used here (")
+        problem = "no loudspeaker can be used here: the package sounddevice is missing; run:"
+        assert process.stdout.readline().startswith(problem)
         process.kill()
 
 
@@ -248,7 +253,7 @@ async def test_call_that_is_not_stored_is_one_line(monkeypatch, tmp_path):
         yield HungUpLine()
 
     monkeypatch.setattr(demo, "phone_line", phone_line)
-    shown = demo.Demo(Page(make_console(io.StringIO())), 2.0, tmp_path / "demo.wav", keep=False)
+    shown = demo.Demo(Page(make_console(io.StringIO())), 2.0, tmp_path / "demo.wav", keep=False, is_live=True)
     with pytest.raises(EngineUnavailable) as raised:
         async with httpx.AsyncClient() as http:
             api = GatewayApi(GatewayAddress("http://127.0.0.1:1"), http, Secret("token"))
