@@ -1,10 +1,10 @@
 """`gateway completion`: the script that lets a shell complete commands, options, session ids and callers."""
 
 import argparse
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from gateway.invocation import command
+from gateway.invocation import command, typed_path
 
 PLACES: Final = {
     "bash": (command("completion bash"), "~/.local/share/bash-completion/completions", "gateway"),
@@ -40,14 +40,23 @@ def run(options: argparse.Namespace) -> int:
     from gateway.cli.main import COMMANDS, build_parser
 
     parser = build_parser(COMMANDS)
-    for action in _arguments(parser):
+    for action in _arguments(parser):  # shtab reads the attribute `complete`
         if isinstance(action.choices, dict):
             action.choices = list(action.choices)  # shtab takes a dict for commands
-        is_session = action.dest == "action" and action.choices is None  # `gateway sessions ID`
-        if values := _SESSIONS if is_session else _VALUES.get(action.dest):
-            action.complete = shtab.cmd(values)  # type: ignore[attr-defined]  # the attribute that shtab reads
+        is_session = action.dest == "action" and action.choices is None and not action.option_strings
+        if action.type is typed_path:
+            action.complete = shtab.DIRECTORY if action.dest == "folder" else shtab.FILE  # type: ignore[attr-defined]
+        elif values := _SESSIONS if is_session else _VALUES.get(action.dest):
+            action.complete = _completer(shtab.cmd(values), values)  # type: ignore[attr-defined]
     print(shtab.complete(parser, shell=options.shell))
     return 0
+
+
+def _completer(of_shells: Mapping[str, Any], values: str) -> dict[str, Any]:
+    """For zsh a function: shtab's own runs `values` for each argument as soon as the script is loaded."""
+    name = "_gateway_sessions" if values == _SESSIONS else "_gateway_callers"
+    preamble = {**of_shells["preamble"], "zsh": f"{name}() {{ compadd -- $({values}) }}"}
+    return {**of_shells, "zsh": name, "preamble": preamble}
 
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -111,6 +111,7 @@ esac
         (["memory", "forg"], ["forget"]),
         (["sessions", "3"], ["3f2a91c0"]),
         (["memory", "show", ""], ["+12025550143", "+12025550188"]),
+        (["replay", "gateway.b"], ["gateway.bash"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
     ],
 )
@@ -126,8 +127,18 @@ def test_bash_completes_commands_sessions_and_callers(capsys, tmp_path, words, c
         f"_shtab_gateway gateway {last} gateway; echo ${{COMPREPLY[@]}}"
     )
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    found = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, env=environ)
+    run = {"capture_output": True, "text": True, "check": True, "env": environ, "cwd": tmp_path}
+    found = subprocess.run(["bash", "-c", ask], **run)
     assert found.stdout.split() == completed
+
+
+def test_zsh_asks_for_values_when_they_are_completed(capsys):
+    """Anything else than a function's name would run while the script is loaded, for every argument."""
+    assert main(["completion", "zsh"]) == 0
+    asking = [line for line in capsys.readouterr().out.splitlines() if "$(gateway " in line]
+    assert {line.partition("()")[0] for line in asking} == {"_gateway_sessions", "_gateway_callers"} and len(
+        asking
+    ) == 2
 
 
 @pytest.mark.parametrize("command", [["serve"], ["demo"], ["replay", "call.jsonl"], ["bench"]])
