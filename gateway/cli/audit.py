@@ -74,7 +74,7 @@ def _list(options: argparse.Namespace, loaded: Settings) -> int:
         return await audit.page(chosen, limit=options.limit)
 
     found = _with_log(loaded, find)
-    terminal.output(options.json, [asdict(entry) for entry in found], _text(found))
+    terminal.output(options.json, [asdict(entry) for entry in found], _text(found, options.limit))
     return 0
 
 
@@ -101,7 +101,7 @@ def _with_log(loaded: Settings, use: Callable[[AuditLog], Awaitable[T]]) -> T:
 _STYLES: Final = {AuditOutcome.DONE: "", AuditOutcome.REFUSED: "yellow"}
 
 
-def _text(found: Sequence[AuditEntry]) -> Iterator[RenderableType]:
+def _text(found: Sequence[AuditEntry], limit: int) -> Iterator[RenderableType]:
     if not found:
         yield "no entries"
         return
@@ -121,3 +121,5 @@ def _text(found: Sequence[AuditEntry]) -> Iterator[RenderableType]:
         ),
         head=("time", "actor", "action", "outcome", "caller", "agent", "call or item", "address"),
     )
+    if len(found) == limit:
+        yield terminal.limited(limit, "entries")

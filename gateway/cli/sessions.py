@@ -37,7 +37,7 @@ DESCRIPTION: Final = (
     "List ended calls with their outcome and the state of their post-call processing. Reads DATA_DIR, or asks the "
     "gateway at --url."
 )
-ALL_DONE: Final = "every call is archived, summarised and stored"
+ALL_DONE: Final = "all of these calls are archived, summarised and stored"
 NO_CALLS: Final = "no calls"
 
 _STATES: Final = {"done": "", "rests": "failed", "under way": "pending"}
@@ -83,7 +83,7 @@ def _list(options: argparse.Namespace, loaded: Settings) -> None:
         rows = Remote.of(loaded, options.url).get("/v1/sessions", **vars(chosen), **more)
     else:
         rows = query_history(loaded, lambda history: history.calls(chosen, limit=limit, archived=options.archived))
-    terminal.output(options.json, rows, call_list(rows))
+    terminal.output(options.json, rows, call_list(rows, limit))
 
 
 def _show(options: argparse.Namespace, loaded: Settings) -> None:
@@ -161,8 +161,8 @@ def _day(text: str) -> tuple[str, str]:
 # Text for a person
 
 
-def call_list(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """One row per call, then the jobs that are not done."""
+def call_list(rows: Sequence[Row], limit: int = 0) -> Iterator[RenderableType]:
+    """One row per call, then the jobs that are not done. At `limit` there may be more."""
     unfinished = [row for row in rows if row["ending"] != "done"]
     head = ("call", "time", "caller", "agent", "carrier", "length", "turns", "outcome")
     if rows:
@@ -199,6 +199,8 @@ def call_list(rows: Sequence[Row]) -> Iterator[RenderableType]:
         yield Text(f"    failed: {problem}", "red") if problem else Text("    pending", "dim")
     if not unfinished:
         yield ALL_DONE if rows else NO_CALLS
+    if rows and len(rows) == limit:
+        yield terminal.limited(limit, "calls")
 
 
 def call_details(call: Row) -> Iterator[RenderableType]:

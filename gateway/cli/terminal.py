@@ -172,6 +172,11 @@ def fitted(whole: Sequence[int], words: Sequence[int], room: int) -> list[int]:
     return widths
 
 
+def limited(limit: int, nouns: str) -> Text:
+    """Below a list that is as long as its limit: there may be more."""
+    return Text(f"at most {limit:,} {nouns}, the newest ones; --limit changes that", "dim")
+
+
 def hanging(margin: Text, text: Text) -> RenderableType:
     """Text that breaks between words, to the right of its margin."""
     grid = Table.grid(padding=(0, 2, 0, 0))

@@ -44,7 +44,7 @@ async def test_refused_document_is_listed_and_retried(
 
             async def listed() -> bool:
                 await gateway(tmp_path, monkeypatch)
-                return capsys.readouterr().out.endswith("every call is archived, summarised and stored\n")
+                return capsys.readouterr().out.endswith("all of these calls are archived, summarised and stored\n")
 
             await until_it(listed)
 

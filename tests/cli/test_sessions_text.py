@@ -82,6 +82,13 @@ def test_finished_calls_say_so() -> None:
     assert as_text(*call_list([])) == f"{NO_CALLS}\n"
 
 
+def test_list_that_may_have_more_calls_says_so() -> None:
+    calls = [{**CALL, "ending": "done"}] * 3
+    said = "at most 3 calls, the newest ones; --limit changes that"
+    assert as_text(*call_list(calls, 3)).splitlines()[-2:] == [ALL_DONE, said]
+    assert said not in as_text(*call_list(calls, 4))
+
+
 def test_transcript_breaks_between_words_beside_its_speaker() -> None:
     turn = {"speaker": "agent", "text": "Your appointment is on Thursday at ten", "at": "", "unheard": ""}
     page = io.StringIO()
