@@ -229,7 +229,9 @@ def call_details(call: Row) -> Iterator[RenderableType]:
     sections: dict[str, list[RenderableType]] = {
         "Transcript": [_turn(turn) for turn in call["transcript"]],
         "Summary": [line(text) for text in labelled(call["summary"]).splitlines()],
-        "Response times, from the caller's last voiced frame": [table(timings, head=stages)] if timings else [],
+        "Response times, from the caller's last voiced frame": [table(timings, head=stages, figures=stages[:-1])]
+        if timings
+        else [],
         "Context given at the start": [line(text) for text in labelled(call["receipt"].get("block", "")).splitlines()],
         "Post-call processing": [table(steps, head=("step", "state", "reason"))] if steps else [],
         "Events": [event_row(event, of_call=False) for event in events],

@@ -111,7 +111,7 @@ def progress(step: str, total: int | None = None, *, per_second: int = 10) -> It
 def table(
     rows: Iterable[Sequence[Cell]], *, head: Sequence[str] = (), figures: Collection[str] = (), indent: int = 0
 ) -> RenderableType:
-    """Columns under bold heads; those with a head in `figures` are set right. Cells break between words."""
+    """Columns under bold heads. Cells break between words; those under a head in `figures` are set right and not broken."""
     made = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, _GAP, 0, 0))
     lines = [[cell if isinstance(cell, Text) else line(cell) for cell in row] for row in rows]
     for name in head or [""] * len(lines[0]):
@@ -134,13 +134,14 @@ class _FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         columns, words, whole = self._table.columns, [], []
         for column in columns:
-            sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
-            words.append(max(size.minimum for size in sizes))
-            whole.append(max(size.maximum for size in sizes))
+            head, *cells = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
+            is_figure = column.justify == "right"  # a number is not separated from its unit
+            words.append(max([head.minimum, *(cell.maximum if is_figure else cell.minimum for cell in cells)]))
+            whole.append(max([head.maximum, *(cell.maximum for cell in cells)]))
         room = options.max_width - _GAP * (len(columns) - 1)
         if sum(words) > room and any(column.header for column in columns):
-            cells = list(zip(*(column.cells for column in columns), strict=True))
-            yield from (_as_list([column.header for column in columns], row) for row in cells)
+            by_row = list(zip(*(column.cells for column in columns), strict=True))
+            yield from (_as_list([column.header for column in columns], row) for row in by_row)
             return
         for column, width in zip(columns, fitted(whole, words, room), strict=True):
             column.width = width

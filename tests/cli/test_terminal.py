@@ -72,6 +72,19 @@ def test_row_without_room_for_its_words_becomes_a_list() -> None:
     ]
 
 
+def test_figures_keep_their_unit() -> None:
+    page = io.StringIO()
+    rows = [("end of turn", "400 ms"), ("first audio", "1.08 s")]
+    make_console(page, width=16).print(table(rows, head=("stage", "p50"), figures=("p50",)))
+    assert [line.rstrip() for line in page.getvalue().splitlines()] == [
+        "stage        p50",
+        "end of    400 ms",
+        "turn",
+        "first     1.08 s",
+        "audio",
+    ]
+
+
 def test_callers_are_named() -> None:
     assert [named("+12025550143", ""), named("", "")] == ["+12025550143", "withheld"]
     assert named("+12025550143", "Anna Brown") == "Anna Brown +12025550143"
