@@ -111,7 +111,7 @@ def progress(step: str, total: int | None = None, *, per_second: int = 10) -> It
 def table(
     rows: Iterable[Sequence[Cell]], *, head: Sequence[str] = (), figures: Collection[str] = (), indent: int = 0
 ) -> RenderableType:
-    """Columns under bold heads. Cells break between words; those under a head in `figures` are set right and not broken."""
+    """Columns under bold heads. Cells break between words, but those under a head in `figures`, which are set right."""
     made = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, _GAP, 0, 0))
     lines = [[cell if isinstance(cell, Text) else line(cell) for cell in row] for row in rows]
     for name in head or [""] * len(lines[0]):
