@@ -251,7 +251,8 @@ def _confined(tool: _Tool, arguments: dict[str, Any], access: Access) -> dict[st
     """
     The arguments, with the agent and the caller that the token is bound to in place of any other.
 
-    Of the personas such a token may read that of its agent. To add to it would change what other callers hear.
+    To forget another caller is refused: it would forget the token's own instead. Of the personas such a token may read
+    that of its agent. To add to it would change what other callers hear.
     """
     name, known = tool.schema.definition.name, tool.schema.definition.parameters["properties"]
     if not access.caller:
@@ -260,8 +261,13 @@ def _confined(tool: _Tool, arguments: dict[str, Any], access: Access) -> dict[st
         wanted = {*filter(None, [arguments.get("persona_name")]), *(arguments.get("names") or ())}
         if arguments.get("action") != "load" or wanted != {access.agent}:
             raise _ToolRefused(f"this token may only load the persona {access.agent}")
-    if name == "memory_forget" and not any(arguments.get(key) for key in ("document_id", *_BOUND)):
-        return arguments  # not everything of its caller by accident
+    if name == "memory_forget":
+        named = {key: arguments[key] for key in _BOUND if arguments.get(key)}
+        if not (named or arguments.get("document_id")):
+            return arguments  # not everything of its caller by accident
+        bound = {"agent": access.agent, "caller": access.caller}
+        if any(bound[key] not in (value, e164(str(value))) for key, value in named.items()):
+            raise _ToolRefused("this token may only forget what its agent remembers of its caller")
     return arguments | {key: getattr(access, key) for key in _BOUND if key in known}
 
 

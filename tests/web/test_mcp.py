@@ -476,7 +476,10 @@ async def test_bound_token_deletes_only_what_is_of_its_caller(url, bound, store)
             assert await refusal(client, "memory_forget", **arguments) == WHAT
         await call(client, "memory_forget", document_id=own)
         await call(client, "memory_remember", content="coffee")
-        assert (await call(client, "memory_forget", caller=BEN, agent="otto"))["forgotten"] == 1
+        refused = "this token may only forget what its agent remembers of its caller"
+        for arguments in ({"caller": BEN, "agent": "otto"}, {"caller": BEN}, {"caller": ANA, "agent": "otto"}):
+            assert await refusal(client, "memory_forget", **arguments) == refused
+        assert (await call(client, "memory_forget", caller=ANA, agent="maya"))["forgotten"] == 1
         assert [(await store.get(other)).id for other in others] == others
 
 
