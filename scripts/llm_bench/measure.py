@@ -14,6 +14,7 @@ import asyncio
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -93,7 +94,7 @@ async def _phase(load: Load, process: GatewayProcess, seconds: float, url: str =
     interference = Interference(process)
     watching = asyncio.get_running_loop().create_task(interference.watch())
     try:
-        lag = await load.talk_while(_ask(askers, seconds))
+        lag = await load.talk_while(partial(_ask, askers, seconds))
     finally:
         watching.cancel()
     words = [word for asker in askers for word in asker.first_tokens]
