@@ -562,6 +562,22 @@ async def test_long_names_break_no_layout(browsers: Browsers, tmp_path: Path, wi
         assert await tab.page.evaluate(OVERLAPS) == []
 
 
+@pytest.mark.parametrize("look", ["light", "phone"])
+async def test_navigation_covers_nothing_that_has_the_focus(browsers: Browsers, tmp_path: Path, look: str):
+    covered = """() => {
+      const { left, width, top, height } = document.activeElement.getBoundingClientRect();
+      return !document.activeElement.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+    }"""
+    async with a_tab(browsers, tmp_path, look, calls=24) as tab:
+        await tab.log_in()
+        await tab.open("/callers")
+        await tab.page.get_by_role("button", name="Search").focus()
+        for key in ("Tab", "Shift+Tab"):
+            for _ in range(13):
+                await tab.page.keyboard.press(key)
+                assert not await tab.page.evaluate(covered)
+
+
 async def test_call_is_seen_as_it_is_spoken(browsers: Browsers, tmp_path: Path):
     async with a_tab(browsers, tmp_path, calls=12) as tab:
         await tab.log_in()
