@@ -189,7 +189,8 @@ async function startCall(event) {
 async function showName() {
   const { caller, form_token: token } = part("who");
   const asked = caller.value;
-  const response = await fetch("/phone/name", { method: "POST", body: new URLSearchParams({ caller: asked, form_token: token.value }) }).catch(() => null);
+  const body = new URLSearchParams({ caller: asked, form_token: token.value });
+  const response = caller.validity.valid ? await fetch("/phone/name", { method: "POST", body }).catch(() => null) : null;
   if (asked === caller.value) part("caller-name").textContent = response?.ok ? clean(await response.text()) : "";
 }
 
