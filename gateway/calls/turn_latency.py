@@ -114,7 +114,8 @@ class TurnLatencyTracker:
         self._seen.setdefault("llm_request", at)
 
     def first_token(self, at: float) -> None:
-        self._seen.setdefault("first_token", at)
+        if "llm_request" in self._seen:  # else it answers an earlier turn, since which the caller has gone on
+            self._seen.setdefault("first_token", at)
 
     def one_moment(self, text: str) -> None:
         """The caller is about to hear these words, because the language model is slow."""

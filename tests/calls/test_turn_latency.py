@@ -157,6 +157,22 @@ def test_model_asked_on_a_guess_was_asked_before_the_end() -> None:
 # What is a turn
 
 
+def test_token_of_an_earlier_request_is_none_of_this_turn() -> None:
+    """The model is slow, and the caller goes on before it answers."""
+    clock = a_clock()
+    clock.speech_ended(10.0, 9.5)
+    clock.transcript(10.0, 9.5)
+    clock.llm_request(10.0)
+    clock.caller_starts(12.0)
+    clock.first_token(12.5)
+    clock.speech_ended(13.5, 13.0)
+    clock.transcript(13.5, 13.0)
+    clock.llm_request(13.5)
+    clock.first_token(14.0)
+    clock.finish_turn()
+    assert [turn.first_token for turn in clock.finished] == [None, 1.0]
+
+
 def test_greeting_and_noises_are_no_turns() -> None:
     shown: list[ResponseTime | None] = []
     clock = TurnLatencyTracker(lambda turn: None, on_answer=shown.append)
