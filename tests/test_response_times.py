@@ -115,14 +115,10 @@ async def service_call(
         yield
 
 
-async def slow_cascade_call(folder: Path, url_of: list[str]) -> AsyncIterator[None]:
-    """A call in which the cascade's model takes 0.8 s."""
-    async with staged(
-        folder,
-        make_carrier("twilio"),
-        engine=FakeCascade(folder, {"maya": SLOW_MODEL}),
-        RECORD_DIR=str(folder / "records"),
-    ) as stage:
+async def slow_call(engine: Any, folder: Path, url_of: list[str]) -> AsyncIterator[None]:
+    """A call in which the engine's model takes 0.8 s."""
+    records = str(folder / "records")
+    async with staged(folder, make_carrier("twilio"), engine=engine, RECORD_DIR=records) as stage:
         url_of.append(stage.url)
         yield
         call, conversation = await stage.dial()
@@ -199,6 +195,8 @@ async def local_call(folder: Path, url_of: list[str]) -> AsyncIterator[None]:
         "cascade",
         "cascade, slow model",
         "deepgram, slow model",
+        "deepgram, filler phrase",
+        "deepgram, filler sound",
         "local",
     ],
 )
@@ -215,7 +213,11 @@ async def test_every_place_shows_what_the_recording_shows(
         case "deepgram" | "deepgram, function before the audio":
             call = service_call(FakeDeepgram(), tmp_path, urls, calls_function="function" in engine)
         case "cascade, slow model":
-            call = slow_cascade_call(tmp_path, urls)
+            call = slow_call(FakeCascade(tmp_path, {"maya": SLOW_MODEL}), tmp_path, urls)
+        case "deepgram, filler phrase" | "deepgram, filler sound":
+            filler = '"typing"' if "sound" in engine else '{ after = 0.3, say = ["Let me see."] }'
+            (tmp_path / "gateway.toml").write_text(f"[agents.maya]\nfiller = {filler}\n")
+            call = slow_call(FakeDeepgram(), tmp_path, urls)
         case "deepgram, slow model":
             call = slow_deepgram_call(tmp_path, urls)
         case "cascade":
