@@ -271,7 +271,7 @@ async def test_every_place_shows_what_the_recording_shows(
 
 
 NOISE = np.random.default_rng(8000).integers(0, 256, 16_000, np.uint8).tobytes()
-SETTINGS = 'greeting = "Hello."\nsilence = { ask_after = 3 }'
+SETTINGS = 'greeting = "Hello."\nsilence = { ask_after = 6 }'
 LOST = "Sorry, I lost you for a second."
 
 
@@ -338,9 +338,12 @@ async def test_every_answer_of_a_call_has_one_figure(engine: str, tmp_path: Path
         await talk.silence(10)
         await talk.say("come at nine.")
         await talk.answer("At nine, then.")
-        await talk.say("Can you hear me?", sound=NOISE)
+        noise = asyncio.create_task(in_real_time(talk.call, NOISE * 2))
+        await asyncio.sleep(2.0)
+        await talk.say("Can you hear me?", sound=b"")
         await talk.answer("Hardly.")
-        await talk.silence(200)
+        await noise
+        await talk.silence(350)
         if engine != "cascade":  # its sockets are replaced one by one
             await talk.engine_lost()
         await talk.say("I am here.")
