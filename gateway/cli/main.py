@@ -108,10 +108,12 @@ class _Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        if wrong := _INVALID_CHOICE.search(message):
-            known = re.findall(r"[^', ]+", wrong[2])
-            meant = _meant(wrong[1], [*known, *self._option_string_actions])
-            message = f"{wrong[1]!r} is unknown{meant or _use(known)}"
+        if wrong := _INVALID_CHOICE.fullmatch(message):
+            name, word, choices = wrong.groups()
+            known = re.findall(r"[^', ]+", choices)
+            is_option = name.startswith("-")
+            meant = _meant(word, known if is_option else [*known, *self._option_string_actions])
+            message = f"{f'{name} is {word!r}' if is_option else f'{word!r} is unknown'}{meant or _use(known)}"
         elif wrong := _INVALID_INT.fullmatch(message):
             message = f"{wrong[1]} is {wrong[2]}; use a whole number"
         elif missing := _REQUIRED.fullmatch(message):
@@ -123,7 +125,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{see} {invocation.command(arguments)}\n")
 
 
-_INVALID_CHOICE: Final = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+_INVALID_CHOICE: Final = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)")
 _INVALID_INT: Final = re.compile(r"argument (.*): invalid int value: (.*)")
 _REQUIRED: Final = re.compile(r"the following arguments are required: (.*)")
 _MOST_CHOICES: Final = 8

@@ -40,7 +40,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _test(options: argparse.Namespace, loaded: Settings) -> int:
-    targets = webhook_targets(loaded, AgentDirectory(loaded.agents, loaded.folder))
+    agents = AgentDirectory(loaded.agents, loaded.folder)
+    if options.agent and agents.get(options.agent) is None:
+        known = ", ".join(agent.name for agent in agents)
+        raise SettingsError(f"no agent is named {options.agent}; the agents are {known}")
+    targets = webhook_targets(loaded, agents)
     agent = options.agent or next(iter(targets), "")
     if agent not in targets:
         raise SettingsError("no webhook is set; set WEBHOOK_URL, or `webhook` of an agent in gateway.toml")

@@ -162,6 +162,7 @@ def test_missing_argument_names_its_command(capsys):
             ["completion", "tcsh"],
             "gateway completion: 'tcsh' is unknown; use bash, zsh or fish; see gateway completion --help\n",
         ),
+        (["bench", "--engine", "x"], "gateway bench: --engine is 'x'; use local or openai; see gateway bench --help\n"),
         (["audit", "--limit", "x"], "gateway audit: --limit is 'x'; use a whole number; see gateway audit --help\n"),
     ],
 )

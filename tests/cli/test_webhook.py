@@ -40,6 +40,8 @@ async def test_webhook_command(tmp_path: Path, receiver: WebhookReceiver, capsys
         patch.setenv("WEBHOOK_URL", "http://127.0.0.1:9/away")
         assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
         assert capsys.readouterr().err == "gateway: http://127.0.0.1:9/away can't be reached: connection refused\n"
+        assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test", "--agent", "otto") == 2
+        assert capsys.readouterr().err == "gateway: no agent is named otto; the agents are maya\n"
         patch.delenv("WEBHOOK_SECRET")
         assert await asyncio.to_thread(_gateway, tmp_path, "webhook", "test") == 2
         assert "make one with: gateway webhook secret" in capsys.readouterr().err
