@@ -135,8 +135,12 @@ class _Writer:
         return tuple(dict.fromkeys(first[matter] for matter in sorted(first)))[:MAX_TOPICS]
 
     def _topic(self, text: str) -> str:
-        words = self._language.cue("topic_lead").sub("", text).rstrip("?.! ").split()[:_TOPIC_WORDS]
-        topic = " ".join(words).removesuffix(" please").rstrip(",;")
+        words = self._language.cue("topic_lead").sub("", text).rstrip("?.! ").split()
+        kept = words[:_TOPIC_WORDS]
+        if len(words) > len(kept):  # not in the middle of a clause
+            ends = [number for number, word in enumerate(kept, 1) if number > 2 and word.endswith((",", ";"))]
+            kept = kept[: ends[-1]] if ends else kept
+        topic = " ".join(kept).removesuffix(" please").rstrip(",;")
         said = " ".join(value.text for value in self._language.values(topic) if value.kind != "count")
         own = self._language.content_words(topic) - self._language.content_words(said)
         return _capitalised(topic) if " " in topic and len(own) > 1 else ""

@@ -83,6 +83,11 @@ def test_small_talk_leaves_nothing():
     assert summarise(lines) == CallSummary("", (), (), (), (), "", "extractive")
 
 
+def test_long_topic_ends_with_a_clause():
+    said = "My road bike needs new brake pads, and I would like to bring it in this week."
+    assert summarise(said_by("caller", said)).topics == ("My road bike needs new brake pads",)
+
+
 def test_concern_after_greeting_is_kept():
     summary = summarise(said_by("caller", "good morning I wanted to ask about my order A12 it has not arrived"))
     assert summary.topics == ("Ask about my order A12 it has not arrived",)
