@@ -229,6 +229,7 @@ def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     if loaded.engines == ("local",) and not extras.is_installed("local"):
         _log.warning("no voice engine, every call will be refused", extra={"to_do": SET_UP_ENGINE})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
-        _log.warning("no carrier is set up; set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones")
-    if not loaded.allowed_callers:
+        to_do = "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ keys, and ALLOWED_CALLERS"
+        _log.info("no carrier is set up; calls from the browser need none", extra={"to_do": to_do})
+    elif not loaded.allowed_callers:
         _log.warning("every caller will be refused; set ALLOWED_CALLERS to your number, or to * for anyone")

@@ -27,10 +27,10 @@ def environ(folder: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "GATEWAY_ADMIN_TOKEN": TOKEN, **given}
 
 
-def printed(folder: Path, stderr: int, reads: int, until: bytes) -> str:
+def printed(folder: Path, stderr: int, reads: int, until: bytes, **more: str) -> str:
     """What it says before it is stopped."""
     said = b""
-    with subprocess.Popen(COMMAND, cwd=folder, env=environ(folder), stderr=stderr) as server:
+    with subprocess.Popen(COMMAND, cwd=folder, env=environ(folder) | more, stderr=stderr) as server:
         os.close(stderr)
         while until not in said:
             piece = os.read(reads, 4096)
@@ -48,6 +48,13 @@ def test_terminal_shows_a_login_link(tmp_path):
     link = re.search(r"dashboard: http://127\.0\.0\.1:\d+/login\?code=([\w-]+)\r\n", said)
     assert link is not None and LoginLinks(Secret(TOKEN)).read(link[1])[0] and TOKEN not in said
     assert f"works once, within 15 minutes; then run: {COMMAND[0]} login-link" in said
+
+
+def test_start_without_a_carrier_is_no_fault(tmp_path):
+    reads, stderr = os.pipe()
+    until = b"no carrier is set up; calls from the browser need none"
+    said = printed(tmp_path, stderr, reads, until, TWILIO_ACCOUNT_SID="", TWILIO_AUTH_TOKEN="", MEMORY_VECTORS="false")
+    assert '"level":"warning"' not in said
 
 
 def test_log_names_no_token(tmp_path):
