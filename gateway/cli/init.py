@@ -85,7 +85,12 @@ def _write(path: Path, text: str, *, mode: int) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()  # else the next run would keep it
+                raise
     except FileExistsError:
         if path.is_file():
             return False

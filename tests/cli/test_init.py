@@ -1,6 +1,8 @@
 """`gateway init`: what it writes is what `gateway serve` reads."""
 
 import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -57,6 +59,18 @@ def test_folder_that_cannot_be_is_one_line(tmp_path: Path, capsys: pytest.Captur
     assert main(["init", str(tmp_path)]) == 2
     path = tmp_path / "gateway.toml"
     assert capsys.readouterr() == ("", f"gateway: {path} is not a file; choose another folder\n")
+
+
+def test_half_of_a_file_is_not_left_behind(tmp_path: Path) -> None:
+    """On a full disk. The next run would keep it."""
+    code = "import resource, sys; from gateway.cli.main import main\n"
+    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500)); sys.exit(main(['init', 'shop']))"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    said = "gateway: shop/prompts/maya.md can't be written: File too large; choose another folder\n"
+    assert (ran.returncode, ran.stderr) == (2, said)
+    assert not (tmp_path / "shop/prompts/maya.md").exists()
+    assert main(["init", str(tmp_path / "shop")]) == 0
+    assert "{{memory}}" in (tmp_path / "shop/prompts/maya.md").read_text()
 
 
 def test_wheel_has_the_prompts_in_its_package() -> None:
