@@ -133,7 +133,8 @@ def _address(*schemes: str) -> AfterValidator:
     def check(text: str) -> str:
         # The message does not quote the address: it may hold a password.
         if text and not is_url(text, schemes):
-            raise ValueError(f"is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
+            known = " or ".join(f"{scheme}://" for scheme in schemes)
+            raise ValueError(f"is not an address with {known}; write it like {schemes[0]}://host/path")
         return text
 
     return AfterValidator(check)

@@ -203,12 +203,13 @@ def test_mistake_says_what_to_write(environ, message, tmp_path):
     ["voice.example.com", "ftp://voice.example.com", "https://", "wss://host", "https://[bad", "https://host:65536"],
 )
 def test_address_must_be_an_http_one(name, value, tmp_path):
-    assert problem({name: value}, tmp_path) == f"{name} is not a https address; write it like https://host/path"
+    message = f"{name} is not an address with https:// or http://; write it like https://host/path"
+    assert problem({name: value}, tmp_path) == message
 
 
 @pytest.mark.parametrize("value", ["agent.example.com", "https://agent.example.com", "wss:///v1"])
 def test_engine_address_must_be_a_socket(value, tmp_path):
-    message = "DEEPGRAM_AGENT_URL is not a wss address; write it like wss://host/path"
+    message = "DEEPGRAM_AGENT_URL is not an address with wss:// or ws://; write it like wss://host/path"
     assert problem({"DEEPGRAM_AGENT_URL": value}, tmp_path) == message
 
 

@@ -150,7 +150,7 @@ def stats(known: MemoryStats) -> Iterator[RenderableType]:
     yield table(
         [
             ("calls", str(known.calls)),
-            ("callers", f"{known.callers} ({known.first_time} first-time, {known.returning} returning)"),
+            ("callers", f"{known.callers} ({known.first_time} with one call, {known.returning} with several)"),
             ("days between calls, median", days),
             ("facts per caller", str(known.facts_per_caller)),
             ("calls with memory in the prompt", f"{known.share_told:.1%}"),

@@ -26,6 +26,7 @@ from gateway.history.api_tokens import TokenScope
 from gateway.history.call_log import Cursor
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallFilter, CallHistory
+from gateway.web.audit import audit_note
 from gateway.web.auth import Authenticator
 from gateway.web.request import Handler, admitted, json_endpoint
 
@@ -56,6 +57,7 @@ def routes(history: CallHistory, auth: Authenticator) -> list[Route]:
 
     async def show_call(request: Request) -> Response:
         if call := await history.call(request.path_params["id"]):
+            audit_note().session = call["session"]  # the request may have only the start of it
             return JSONResponse(call)
         raise HTTPException(404, "no single call matches this id")
 

@@ -8,6 +8,7 @@ hold `media_endpoint` (an UpgradeHandler), `connection_limits` and `close_event_
 
 import asyncio
 import binascii
+import errno
 import ipaddress
 import logging
 import socket
@@ -58,6 +59,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # create_server adds the address
         problem = f"can't listen on {host}:{port}: {reason}"
+        if error.errno == errno.EADDRINUSE:
+            problem += ", perhaps by a gateway that runs already"
         raise SettingsError(f"{problem}; set HOST and PORT to a free address") from None
 
 

@@ -94,7 +94,7 @@ def test_findings_are_counted() -> None:
 
 def test_stats_name_no_caller() -> None:
     text = as_text(*memory_text.stats(MemoryStats(3, 2, 1, 1, None, 1.5, {"visits": 1}, 0.5)))
-    assert "callers                          2 (1 first-time, 1 returning)" in text
+    assert "callers                          2 (1 with one call, 1 with several)" in text
     assert "days between calls, median       no repeat callers" in text
     assert "calls with memory in the prompt  50.0%" in text
 

@@ -75,7 +75,10 @@ async def test_port_of_another_program_is_named(doctor: Doctor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         _, found = await doctor(PORT=str(port), **NO_MODELS)
-    problem = f"can't listen on 127.0.0.1:{port}: Address already in use; set HOST and PORT to a free address"
+    problem = (
+        f"can't listen on 127.0.0.1:{port}: Address already in use, perhaps by a gateway that runs already; "
+        "set HOST and PORT to a free address"
+    )
     assert found["port"] == ("problem", problem)
 
 
