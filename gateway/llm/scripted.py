@@ -250,6 +250,7 @@ class _Script:
         notes = [(note, "") for note in [*stated, *self._memory.notes()]]
         share = OWN_SHARE if self._means("mine", said) else SHARE
         found = self._language.best(said, notes, share, before=self._question_before(said))
+        found = found or self._language.best(said, notes, share)
         if self._language.is_about_visit(said) and not any(self._means("time", text) for _, text in found):
             times = [note for note in [*stated, *self._memory.last_call()] if self._means("time", note)]
             found = [(_SURE, note) for note in times] or found
@@ -259,6 +260,7 @@ class _Script:
         """The sentence of the documents that answers; a whole section if its heading is what is asked for."""
         before, candidates = self._question_before(said), passages(result)
         found = self._language.best(said, candidates, SHARE, before=before, elsewhere=ELSEWHERE)
+        found = found or self._language.best(said, candidates, SHARE, elsewhere=ELSEWHERE)  # "What about breakfast?"
         if not found:
             return []
         score, best = found[0]

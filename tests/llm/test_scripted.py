@@ -227,6 +227,8 @@ Study rooms can be booked for two hours. On weekends they cost double."""
         (["Are you open on Wednesday?"], "Tuesday to Friday, 10 am to 7 pm"),
         (["What are your hours?"], "Monday, closed; Tuesday to Friday, 10 am to 7 pm; Saturday, 10 am to 3 pm"),
         (["What does a study room cost?", "And on Sunday?"], "On weekends they cost double"),
+        (["Can I renew my books?", "What about study rooms?"], "Study rooms can be booked for two hours"),
+        (["How long are books lent?"], "Books are lent for three weeks"),
         (["Until when can I come on Friday?"], "Tuesday to Friday, 10 am to 7 pm"),
         (["Can you book a study room?", "How long is that?"], "Study rooms can be booked for two hours"),
     ],

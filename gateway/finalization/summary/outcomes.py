@@ -380,7 +380,8 @@ def _drop_bare_values(statements: Sequence[Statement], language: OutcomeLanguage
 
     def says_more(one: Statement) -> bool:
         values = (language.content_words(value.text) for value in one.values)
-        return bool(language.content_words(one.text).difference(*values))
+        is_sentence = language.cue("has_verb").search(one.text)
+        return bool(is_sentence or language.content_words(one.text).difference(*values))
 
     bare = [one for one in statements if one.values and one.act != "answer" and not says_more(one)]
     for one in bare:
@@ -396,7 +397,7 @@ def _is_grounded(value: SpokenValue, matter: int, statements: Sequence[Statement
     mentions = [one for one in said if any(other.equals(value) for other in one.values)]
     if value.kind == "count":
         return any(one.act != "offer" for one in mentions)
-    if value.kind == "name":
+    if value.kind == "name" and not value.digits:  # an address has some
         return any(one.speaker == "agent" or one.is_request or one.act == "answer" or one.is_change for one in mentions)
     return True
 
