@@ -16,7 +16,7 @@ from gateway.text.languages import LANGUAGES, language_table, load_language
 from gateway.text.plain_text import trimmed
 from gateway.text.redaction import redact, spoken_numbers
 from gateway.text.sensitive import sensitive_category, sentences
-from gateway.text.spoken_values import OutcomeLanguage, outcome_language
+from gateway.text.spoken_values import LETTERS_AHEAD, OutcomeLanguage, outcome_language
 
 _QUOTE_CHARACTERS: Final = 200
 _FEWEST_DIGITS: Final = 3
@@ -34,9 +34,8 @@ ELSEWHERE: Final = 0.5
 _GAP: Final = 12  # characters between two values that are said back together: "next Tuesday at half past three"
 _CONFIRMED: Final = {"time": "time", "date": "day", "weekday": "day", "day": "day", "money": "amount"}
 
-_COUNT: Final = "count "
+_COUNT: Final = "count "  # and what is counted
 _ONE_DIGIT: Final = 9
-_LETTERS: Final = re.compile(r"(?<![\w'])(?![IA] )(?:[A-Z]{1,3}|[A-Z](?: [A-Z]){1,2})[ -]?$")
 _SECRETS: Final = ("account", "credential", "one_time_code", "identity_number")
 _NO_NOTES: Final = "question not_a_note repeat here wait who person_wanted message goodbye insult".split()
 _SPEAKER: Final = re.compile(r"\b(Caller|Agent): ")
@@ -128,7 +127,7 @@ class ScriptLanguage:
         if not is_number and self.means("amount_wanted", text):
             found += [one for one in self._amounts(text) if not _overlaps(one, found)]
         for number in spoken_numbers(text):
-            letters = match[0] if (match := _LETTERS.search(text, 0, number.start)) else ""
+            letters = match[0] if (match := LETTERS_AHEAD.search(text, 0, number.start)) else ""
             spoken = ", ".join([*re.findall("[A-Z]", letters), *number.digits])
             one = Heard("number", spoken, number.start - len(letters), number.end)
             if len(number.digits) >= _FEWEST_DIGITS and (is_number or not _overlaps(one, found)):
@@ -225,10 +224,8 @@ class ScriptLanguage:
         heard = self.heard(text)
         values = [one for one in self.values.values(text) if one.kind in ("name", "count")]
         values = [one for one in values if not self.means("refused", text[: one.start])]
-        kinds = {"name": "name", "count": _COUNT}
-        found = [
-            Heard(kinds[one.kind] + one.role * (one.kind == "count"), one.text, one.start, one.end) for one in values
-        ]
+        kinds = [one.kind if one.kind == "name" else f"{_COUNT}{one.role}" for one in values]
+        found = [Heard(kind, one.text, one.start, one.end) for kind, one in zip(kinds, values, strict=True)]
         if not heard and not found and (last := re.search(r"[^\W_]+(?=\W*$)", text)):
             if self.values.number(last[0].casefold()).isdigit():  # "make that four"
                 return [Heard("time", last[0], *last.span())]
@@ -311,7 +308,8 @@ class CallerMemory:
         for line in self._calls[1:]:
             if line.startswith("Call of "):
                 break
-            newest += [line] * (not line.startswith(_TOPICS))
+            if not line.startswith(_TOPICS):
+                newest.append(line)
         urgent = [line for line in newest if line.startswith(_URGENT)]
         quotes = self._notes([*urgent, *newest])
         return sorted(quotes, key=lambda quote: not self._language.means("time", quote))

@@ -27,6 +27,7 @@ from gateway.llm.quotes import (
     script_language,
     shortest,
 )
+from gateway.text import sensitive
 from gateway.text.person_names import introduced_name
 from gateway.text.sensitive import sentences
 
@@ -73,7 +74,8 @@ class ScriptedUpstream:
             yield Finished("stop")
 
     async def warm(self) -> None:
-        await asyncio.to_thread(script_language, self._language)
+        for load in (sensitive.load, lambda: script_language(self._language)):
+            await asyncio.to_thread(load)
 
     async def close(self) -> None: ...
 

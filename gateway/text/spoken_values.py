@@ -23,7 +23,8 @@ _NAME: Final = re.compile(
     r"|(?<=['‘“\"])[A-ZÀ-Þ][^'’”\"]{1,40}(?=['’”\"])"
 )
 _CODE: Final = re.compile(r"(?<![\w$£€.,:])[#+]?[a-z]*\d[\w-]{2,}(?:[ -]\d[\w-]*)*", re.IGNORECASE)
-_LETTERS_AHEAD: Final = re.compile(r"(?<![\w'])(?:[A-Z]{2,3}|[A-Z](?: [A-Z])+)[ -]?(?=\d|$)")
+LETTERS_AHEAD: Final = re.compile(r"(?<![\w'])(?![IA] )(?:[A-Z]{1,3}|[A-Z](?: [A-Z]){1,2})[ -]?(?=\d|$)")
+"""Letters of a number, right before its digits: "BX 417"."""
 LEAST_DIGITS: Final = 5
 """The least digits of a number that is told from others by them."""
 _DAYS: Final = ("date", "weekday", "day")
@@ -169,7 +170,7 @@ class OutcomeLanguage:
             yield "code", *match.span(), re.sub(r"\W", "", match[0].casefold())
         for number in spoken_numbers(sentence):
             if len(number.digits) >= LEAST_DIGITS:
-                letters = _LETTERS_AHEAD.search(sentence, 0, number.start)
+                letters = LETTERS_AHEAD.search(sentence, 0, number.start)
                 yield "code", letters.start() if letters else number.start, number.end, number.digits
 
     def _name_span(self, sentence: str, match: re.Match[str]) -> tuple[int, int]:
@@ -222,7 +223,7 @@ class OutcomeLanguage:
 
         "Six people" after "a table for four" is "a table for six people", "472" after "BX 471" is "BX 472".
         """
-        if (letters := _LETTERS_AHEAD.match(old)) and new[:1].isdigit():
+        if (letters := LETTERS_AHEAD.match(old)) and new[:1].isdigit():
             return letters[0] + new
         if (month := self.cue("month_part").search(old)) and not self.cue("month_part").search(new):
             is_day = self.number(new.casefold().removeprefix("the ")).isdigit()
