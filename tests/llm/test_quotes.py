@@ -107,6 +107,11 @@ def test_the_sentence_that_answers_is_chosen(question, answer):
     assert next((text for _, text in ENGLISH.best(question, passages(FOUND), SHARE)), None) == answer
 
 
+def test_topics_are_not_what_was_said():
+    notes = "Call of today\nContext for this call: Caller: I like tea a lot.\nTopics: A new email address"
+    assert CallerMemory(f"<call_notes>\n{notes}\n</call_notes>", ENGLISH).last_call() == ["I like tea a lot"]
+
+
 def test_open_items_come_before_what_was_said():
     notes = "Call of today\nContext for this call: Caller: I like tea a lot.\nOpen action items: Send the label to Anna"
     memory = CallerMemory(f"<call_notes>\n{notes}\n</call_notes>", ENGLISH)
