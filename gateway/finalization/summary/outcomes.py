@@ -52,6 +52,7 @@ class Statement:
     is_request: bool = False
     is_change: bool = False
     is_declining: bool = False
+    """Of an answer: it turns down what was asked, "No thanks, we come by train"."""
     refused: list[SpokenValue] = field(default_factory=list)
 
     def refuses(self, value: SpokenValue) -> bool:
@@ -227,7 +228,6 @@ class _Reader:
             is_live=act != "question",
             is_request=request,
             is_change=change or is_new,
-            is_declining=bool(cue("decline").search(text)),
             refused=refused,
         )
 
