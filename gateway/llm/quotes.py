@@ -191,7 +191,7 @@ class ScriptLanguage:
 
     def correct(self, stated: list[str], text: str) -> str:
         """Replace the last values of the same kind by those of a correction. Returns the new sentence; "" for none."""
-        if changed := self._exchange(stated, text):
+        if changed := self._exchange(stated, text) or self._change_end(stated, text):
             return changed
         for new in self.replaceable(text):
             for place in reversed(range(len(stated))):
@@ -213,6 +213,19 @@ class ScriptLanguage:
             for word in re.finditer(r"\w+", stated[place]):
                 if self.values.number(word[0].casefold()) == old:
                     stated[place] = stated[place][: word.start()] + numbers["new"] + stated[place][word.end() :]
+                    return stated[place]
+        return ""
+
+    def _change_end(self, stated: list[str], text: str) -> str:
+        """ "It ends in six three": change the last digits of the last number."""
+        if (ending := self._cues["ending"].search(text)) is None:
+            return ""
+        digits = next((number.digits for number in spoken_numbers(text) if number.start == ending.end()), "")
+        for place in reversed(range(len(stated))):
+            for old in reversed(spoken_numbers(stated[place])):
+                if digits and len(old.digits) > len(digits):
+                    new = " ".join(old.digits[: -len(digits)] + digits)
+                    stated[place] = stated[place][: old.start] + new + stated[place][old.end :]
                     return stated[place]
         return ""
 

@@ -156,6 +156,8 @@ class _Script:
         sentence = self._language.correct(self._language.stated(self._said[:-1]), said)
         if not sentence:
             return None
+        if self._means("ending", said):
+            return self._say("changed", values=self._language.said_back(sentence, self._language.heard(sentence)))
         if self._means("exchange", said):
             return self._say("changed", values=sentence[:1].lower() + sentence[1:])
         values = [self._language.said_back(sentence, heard)] if (heard := self._language.heard(sentence)) else []

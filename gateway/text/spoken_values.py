@@ -223,6 +223,7 @@ class OutcomeLanguage:
 
         "Six people" after "a table for four" is "a table for six people", "472" after "BX 471" is "BX 472".
         """
+        new = re.sub(r"(?<=\b\d), (?=\d\b)", " ", new)  # the script says digits one by one
         if (letters := LETTERS_AHEAD.match(old)) and new[:1].isdigit():
             return letters[0] + new
         if (month := self.cue("month_part").search(old)) and not self.cue("month_part").search(new):

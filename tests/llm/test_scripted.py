@@ -171,6 +171,11 @@ async def test_a_changed_number_of_people_is_said_back():
     assert await spoken(*said, "What did I just say?") == f"You said: {noted}."
 
 
+async def test_the_end_of_a_number_is_changed():
+    said = ("My mobile is 202 555 0162.", "No, it ends in six three.")
+    assert await spoken(*said) == "I've changed that to 2, 0, 2, 5, 5, 5, 0, 1, 6, 3. Is that right?"
+
+
 async def test_a_number_is_exchanged_for_another():
     said = ("A table for two tomorrow at seven thirty.", "We're three, not two.")
     assert await spoken(*said) == "I've changed that to a table for three tomorrow at seven thirty. Is that right?"

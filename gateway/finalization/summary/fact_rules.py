@@ -147,11 +147,16 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
 
 
 def _corrected(lines: Sequence[SpokenLine]) -> list[SpokenLine]:
-    """The lines with the numbers and addresses that the caller corrected later: "No, 202 555 0163"."""
+    """
+    The lines with the numbers and addresses that the caller corrected later: "No, 202 555 0163".
+
+    What the scripted agent says that it has changed counts, too.
+    """
     language = spoken_language([line.text for line in lines])
     corrected = list(lines)
     for turn, line in enumerate(lines):
-        if line.speaker == "agent" or not language.cue("change").search(line.text):
+        is_read_back = "heard" in language.table and language.cue("heard").search(line.text)
+        if not language.cue("change").search(line.text) or line.speaker == "agent" and not is_read_back:
             continue
         for new in language.values(line.text):
             for place in reversed(range(turn)):

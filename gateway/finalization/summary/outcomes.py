@@ -141,8 +141,10 @@ class _Reader:
         if "heard" not in self._language.table or not self._cue("heard").match(sentence):
             return None
         text = self._language.cleaned(sentence)
-        values = [value for value in self._language.values(text) if value.kind not in ("name", "code", "count")]
-        return Statement("agent", turn, text, "proposal", values, self._matter, is_quotable=False)
+        values = [value for value in self._language.values(text) if value.kind not in ("name", "count")]
+        # Other values are in the caller's own words; a changed number may be read back only as a whole.
+        is_change = bool(self._cue("change").search(text)) and {value.kind for value in values} == {"code"}
+        return Statement("agent", turn, text, "proposal", values, self._matter, is_quotable=False, is_change=is_change)
 
     def _sentences(self, text: str) -> Iterator[str]:
         for sentence in sentences(" ".join(text.split())):

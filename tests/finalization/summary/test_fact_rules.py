@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +59,17 @@ def test_plain_statement_becomes_fact(said, text, type_):
 )
 def test_a_corrected_number_is_the_fact(said, corrected, text):
     assert texts(said, corrected) == [text]
+
+
+def test_a_number_that_the_script_has_changed_is_the_fact():
+    said = [
+        SpokenLine("caller", "My phone number is 202 555 0162."),
+        SpokenLine("agent", "I heard 2, 0, 2, 5, 5, 5, 0, 1, 6, 2. Is that right?"),
+        SpokenLine("caller", "No, it ends in six three."),
+        SpokenLine("agent", "I've changed that to 2, 0, 2, 5, 5, 5, 0, 1, 6, 3. Is that right?"),
+    ]
+    (fact,) = extract(said)
+    assert re.sub(r"\D", "", fact.text) == "2025550163"
 
 
 @pytest.mark.parametrize(
