@@ -60,6 +60,7 @@ class RealtimeEngine:
         self.name = dialect.name
         self._connect = connect
         self._url = _with_model(url, dialect.model)
+        self._is_azure = (urlsplit(self._url).hostname or "").endswith(_AZURE_HOSTS)
         self._api_key = api_key
         self._dialect = dialect
         self._timeouts = timeouts
@@ -68,7 +69,8 @@ class RealtimeEngine:
     def own_model(self, agent: Agent) -> ModelName | None:
         """The model in the engine's URL. An agent can't replace it."""
         query = parse_qs(urlsplit(self._url).query)
-        return ModelName(self.name, [*query.get("model", ()), *query.get("deployment", ())][0])
+        provider = "azure" if self._is_azure else self.name
+        return ModelName(provider, [*query.get("model", ()), *query.get("deployment", ())][0])
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> engine.EngineSession:
         session = RealtimeSession(self, load_settings, events, self._timeouts)
@@ -84,8 +86,8 @@ class RealtimeEngine:
 
     async def open(self, link: "RealtimeLink") -> None:
         """Connect, without settings. Raises EngineUnavailable or EngineRefused."""
-        key, host = self._api_key.reveal(), urlsplit(self._url).hostname or ""
-        headers = {"api-key": key} if host.endswith(_AZURE_HOSTS) else {"Authorization": f"Bearer {key}"}
+        key = self._api_key.reveal()
+        headers = {"api-key": key} if self._is_azure else {"Authorization": f"Bearer {key}"}
         timeout = self._timeouts.connect
         await self._connect(self._url, headers, link, max_bytes=MAX_MESSAGE_BYTES, timeout=timeout)
 

@@ -51,7 +51,13 @@ _REMOTE_STORE: Final = "remem"
 _OPERATIONS: Final = ("chat", "execute_tool", "search_memory", "upsert_memory")
 _REMOTE_STEP: Final = "remote document"
 _MEMORY_STEPS: Final = ("facts", "state", "document", _REMOTE_STEP)
-_PROVIDERS: Final = {"xai": "x_ai", "open_ai": "openai", "google": "gcp.gemini", "aws_bedrock": "aws.bedrock"}
+_PROVIDERS: Final = {
+    "xai": "x_ai",
+    "open_ai": "openai",
+    "azure": "azure.ai.openai",
+    "google": "gcp.gemini",
+    "aws_bedrock": "aws.bedrock",
+}
 """The conventions' names of providers, where they differ from ours or Deepgram's."""
 
 

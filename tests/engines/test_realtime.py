@@ -26,7 +26,7 @@ from gateway.engines.realtime import RealtimeEngine, RealtimeSession, RealtimeTi
 from gateway.engines.realtime_codec import NOT_TRANSCRIBED
 from gateway.engines.realtime_dialect import OPENAI, XAI
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable
-from gateway.llm.chat import LlmEndpoint
+from gateway.llm.chat import LlmEndpoint, ModelName
 from gateway.settings import Secret
 from gateway.websocket.interface import Socket, SocketOwner
 from tests.engines.test_deepgram import Events, FakeSocket
@@ -103,11 +103,12 @@ async def test_settings_leave_at_once(stage: Stage) -> None:
     assert stage.events.received[-1] == SettingsApplied()
 
 
-async def test_azure_has_its_own_header() -> None:
+async def test_azure_has_its_own_header_and_name() -> None:
     stage = Stage("wss://shop.openai.azure.com/openai/v1/realtime?model=front-desk")
     await stage.connect()
     assert stage.server.headers == {"api-key": "sk-key"}
     assert stage.server.url.endswith("/openai/v1/realtime?model=front-desk")
+    assert stage.engine.own_model(stage.settings.agent) == ModelName("azure", "front-desk")
 
 
 async def test_model_joins_other_parameters() -> None:

@@ -254,6 +254,12 @@ def named(spans: list[Any], name: str) -> list[Any]:
     return [span for span in spans if span.name.startswith(name)]
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [("azure", "azure.ai.openai"), ("openai", "openai"), ("xai", "x_ai")])
+def test_providers_have_the_names_of_the_conventions(spans: Any, ours: str, theirs: str) -> None:
+    [chat] = named(spans({**CALLER, "t": 10.2}, TURN | OWN | {"t": 10.81, "provider": ours}), "chat")
+    assert chat.attributes["gen_ai.provider.name"] == theirs
+
+
 def test_chat_of_engine_lasts_until_its_last_text(spans: Any) -> None:
     found = spans(
         {**CALLER, "t": 10.2},
