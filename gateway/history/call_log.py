@@ -131,6 +131,8 @@ class LoggedTurn:
 
     turn: Turn
     response: ResponseTime | None = None
+    answer: int | None = None
+    """The number of an answer in live events."""
 
 
 class CallLog:
@@ -343,10 +345,10 @@ def turns_from_rows(rows: Iterable[Row]) -> list[LoggedTurn]:
             case {"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at}:
                 by_operator = row.get("by_operator", False)
                 turn = Turn(Speaker.AGENT, text, datetime.fromisoformat(at), by_operator=by_operator)
-                logged = LoggedTurn(turn, _response_time(row))
+                logged = LoggedTurn(turn, _response_time(row), answer)
                 if before := turns.get(answer):
                     turn = replace(before.turn, text=f"{before.turn.text} {text}", unheard="")
-                    logged = LoggedTurn(turn, before.response or logged.response)
+                    logged = LoggedTurn(turn, before.response or logged.response, answer)
                 turns[answer] = logged
             case {"event": "answer_started", "answer": answer} if answer in turns:
                 before = turns[answer]

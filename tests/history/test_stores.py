@@ -67,9 +67,8 @@ def test_events_are_kept(data_dir: Path) -> None:
     assert [event["event"] for event in events] == ["answered", "turn", "turn", "hangup"]
     assert events[0]["id"] == "1794961551532-7"
     [_, answer] = turns_from_rows(rows_of_call(data_dir / FILE_NAME, FINISHED))
-    assert answer == LoggedTurn(
-        Turn(Speaker.AGENT, "With pleasure.", START), ResponseTime(first_frame=0.84, counted_from=CountedFrom.ENGINE)
-    )
+    measured = ResponseTime(first_frame=0.84, counted_from=CountedFrom.ENGINE)
+    assert answer == LoggedTurn(Turn(Speaker.AGENT, "With pleasure.", START), measured, answer.answer)
     live = turns_from_rows(events_of_call(data_dir / FILE_NAME, LIVE))
     assert live[1].turn == Turn(Speaker.CALLER, "Is my bike ready?", after(3))
 

@@ -16,11 +16,10 @@ from starlette.types import Message, Send
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.call import Call
 from gateway.calls.operator import OperatorControl
-from gateway.history.call_log import turns_from_rows
+from gateway.history.call_log import LoggedTurn, turns_from_rows
 from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.live_events import EventPublisher
 from gateway.memory.stores.store import MemoryStore
-from gateway.response_time import ResponseTime
 from gateway.session import FAILURES, Turn, VoiceSession
 from gateway.web.dashboard.recordings import endless_wav_header, stereo
 from gateway.web.dashboard.setup_page import SetupPage
@@ -45,6 +44,8 @@ _RECENT: Final = 6
 _CHUNK_SECONDS: Final = 0.1
 SLOW_LISTENER_SECONDS: Final = 5.0
 """A browser that accepts no audio for this long is disconnected."""
+FLUSH_SECONDS: Final = 0.1
+"""What the page waits for the log to be written."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class _LiveCall:
     session: VoiceSession
     name: str
     turns: list[Turn]
-    response_times: dict[str, ResponseTime]
-    """By the name of the turn."""
+    logged: dict[str, LoggedTurn]
+    """By the name of the turn, as far as this node has logged them."""
 
 
 class LivePages:
@@ -96,15 +97,19 @@ class LivePages:
         sessions = (await self._operator.all_calls())[::-1]
         chosen = request.query_params.get("call", "")
         shown = sorted(sessions, key=lambda one: one.uuid != chosen)[:MAX_CALLS]
+        full, most = shown[:FULL_CARDS], MAX_TURNS if len(shown) <= CROWD else CROWD_TURNS
+        now, turns = datetime.now(UTC), [_last_turns(one.turns, most) for one in full]  # at the same moment
+        if full:
+            await self._flush_log()
         names = await self._rows.names_of_callers(one.caller for one in shown)
         live = [
             _LiveCall(
                 one,
                 names.get(one.caller, ""),
-                _last_turns(one.turns, MAX_TURNS if len(shown) <= CROWD else CROWD_TURNS),
-                await self._response_times(one),
+                last_turns,
+                {logged.turn.name: logged for logged in turns_from_rows(await self._call_events.log.rows(one.id))},
             )
-            for one in shown[:FULL_CARDS]
+            for one, last_turns in zip(full, turns, strict=True)
         ]
         return await self._guard.html(
             "live.html",
@@ -115,7 +120,7 @@ class LivePages:
             full_cards=FULL_CARDS,
             total=len(sessions),
             cursor=str(cursor),
-            now=datetime.now(UTC).isoformat(),
+            now=now.isoformat(),
             listen_in=self._listen_in,
             recent=[(row, self._params.seal(row.caller)) for row in recent],
             names=await self._rows.names_of_calls(recent),
@@ -123,10 +128,11 @@ class LivePages:
             setup=None if recent else await self._setup.content(),
         )
 
-    async def _response_times(self, session: VoiceSession) -> dict[str, ResponseTime]:
-        """By the name of the turn, as far as this node has logged them."""
-        logged = turns_from_rows(await self._call_events.log.rows(session.id))
-        return {one.turn.name: one.response for one in logged if one.response}
+    async def _flush_log(self) -> None:
+        """Let the log catch up with the turns in memory. It can't if the disk is full."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._call_events.log.flushed()
 
     async def _show_caller(self, request: Request, session: LoginSession) -> Response:
         """Redirect to the caller's page. Scripts can't seal a number, so they link to the call."""

@@ -1,13 +1,18 @@
 """Calls and edits that put something on the dashboard's pages, for pictures and for checks of accessibility."""
 
+import asyncio
 import contextlib
 import html
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 
+from tests.fakes.deepgram import Conversation
 from tests.stage import ADMIN, Stage, patient_client, until_it
+
+PAUSE = 0.6
 
 PREVIEW = """
 const prompt = document.querySelector("[name=prompt]");
@@ -79,16 +84,31 @@ async def logged_in(stage: Stage) -> AsyncIterator[tuple[httpx.AsyncClient, str,
 async def live_call(stage: Stage):
     call, conversation = await stage.dial("+12025550143")
     await stage.played(call, conversation)
-    await conversation.user_says("Hi, it's Ana again. Are the brake pads for my road bike in yet?")
-    await stage.answer(call, conversation, "Hello Ana! They arrived this morning. Would Thursday at ten suit you?")
-    await conversation.user_says("Thursday works. How long will it take?")
-    await stage.answer(call, conversation, "About forty minutes. You can wait here, or we send you a text message.")
+    for question, answer in (
+        (
+            "Hi, it's Ana again. Are the brake pads for my road bike in yet?",
+            "Hello Ana! They arrived this morning. Would Thursday at ten suit you?",
+        ),
+        (
+            "Thursday works. How long will it take?",
+            "About forty minutes. You can wait here, or we send you a text message.",
+        ),
+    ):
+        await ask(stage, call, conversation, question)
+        await stage.answer(call, conversation, answer)
     return call
 
 
 async def second_live_call(stage: Stage):
     call, conversation = await stage.dial("+12025550199")
     await stage.played(call, conversation)
-    await conversation.user_says("Good morning, do you repair electric cargo bikes?")
+    await ask(stage, call, conversation, "Good morning, do you repair electric cargo bikes?")
     await stage.answer(call, conversation, "We do. What seems to be the problem with it?")
     return call
+
+
+async def ask(stage: Stage, call: Any, conversation: Conversation, question: str) -> None:
+    """As a person does on the phone, with a pause that engines take to be sure that it is the end."""
+    await stage.spoken(call, conversation)
+    await asyncio.sleep(PAUSE)
+    await conversation.user_says(question)

@@ -518,6 +518,29 @@ async def test_recording_plays_from_where_one_points(browsers: Browsers, tmp_pat
         await expect(tab.page.locator(".timeline-card")).to_have_class("card timeline-card playing")
 
 
+async def test_page_that_is_loaded_during_an_answer_shows_all_of_it(browsers: Browsers, tmp_path: Path):
+    """Its response time and its second sentence come when its first sentence is on the page."""
+    async with a_tab(browsers, tmp_path, calls=12) as tab:
+        await tab.log_in()
+        call, conversation = await tab.stage.dial()
+        await tab.stage.played(call, conversation)
+        await tab.stage.spoken(call, conversation)
+        await conversation.user_says("Is it ready?")
+        await conversation.send_conversation_text("assistant", "It is.")
+        answer = tab.page.locator("article .turn.agent").last
+
+        async def is_shown() -> bool:
+            await tab.page.reload()
+            return await answer.locator(".said").text_content() == "It is."
+
+        await until_it(is_shown)
+        await expect(answer.locator(".chip")).to_have_count(0)
+        await conversation.send_audio(SOUND * 20)
+        await expect(answer.locator(".chip")).to_contain_text(re.compile(r"^[\d.]+ m?s$"))
+        await conversation.send_conversation_text("assistant", "You can come today.")
+        await expect(answer.locator(".said")).to_have_text("It is. You can come today.")
+
+
 async def test_figures_are_rounded_as_by_the_gateway(browsers: Browsers, tmp_path: Path):
     """A live page shows them before the gateway does."""
     figures = [number / 10_000 for number in range(0, 30_000, 5)]

@@ -68,6 +68,12 @@ function answered(event) {
   if (event.caller && card.querySelector(".caller-number").hidden) showName(card, event.caller);
 }
 
+// The page was made with the text of an answer; its response time came later.
+function timed(event) {
+  const card = cardOf(event.session);
+  if (card) transcript(card).timed(event);
+}
+
 // A row shows the last thing only.
 const transcript = (card) => new Transcript(card.querySelector(".turns"), card.classList.contains("compact") ? { most: 1 } : {});
 
@@ -151,8 +157,8 @@ for (const [name, handle] of Object.entries(handlers)) {
   source.addEventListener(name, (message) => {
     if (!message.data) return;
     const event = JSON.parse(message.data);
-    if (atStart.has(uuid(event.session)) && Date.parse(event.at) <= shownAt) return;
-    handle(event);
+    if (!atStart.has(uuid(event.session)) || Date.parse(event.at) > shownAt) handle(event);
+    else if (name === "turn" || name === "answer_started") timed(event);
   });
 }
 source.addEventListener("levels", (message) => {
