@@ -190,11 +190,17 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
 
 @contextlib.asynccontextmanager
 async def _redis_forgot_shortly_before(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
-    """Redis comes back empty; the node is killed after it had time to publish itself and its call again."""
+    """Redis comes back empty; the node is killed when it has published itself and its call again."""
     await call.stopped()
-    async with context.shared_store.away(forgets=True):
+    store = context.shared_store
+    async with store.away(forgets=True):
         pass
-    await asyncio.sleep(1.5 * ClusterTimeouts().heartbeat)
+
+    async def is_published() -> bool:
+        return context.victim.pid in await store.members() and bool(await store.calls())
+
+    await until_it(is_published)
+    await context.known(call)
     yield
 
 
