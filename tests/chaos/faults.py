@@ -190,17 +190,19 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
 
 @contextlib.asynccontextmanager
 async def _redis_forgot_shortly_before(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
-    """Redis comes back empty; the node is killed when it has published itself and its call again."""
+    """Redis comes back empty; the node is killed when it has published itself and its whole call again."""
     await call.stopped()
     store = context.shared_store
     async with store.away(forgets=True):
         pass
 
     async def is_published() -> bool:
-        return context.victim.pid in await store.members() and bool(await store.calls())
+        turns = [one.text for one in call.said if not one.cut]
+        shared = " ".join(map(str, await store.transcripts()))
+        is_whole = all(text in shared for text in turns)
+        return is_whole and context.victim.pid in await store.members() and bool(await store.calls())
 
     await until_it(is_published)
-    await context.known(call)
     yield
 
 
